@@ -1,0 +1,1 @@
+"""Overflight's viewer: opens dumps without torch."""
