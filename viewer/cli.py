@@ -1,0 +1,312 @@
+"""The `overflight` command.
+
+Exit codes: 0 fine, 2 wrong usage or an output that can't be written, 3 unreadable input, 130 interrupted; with
+`--exit-code`, 1 when `report` found an overflow or `diff` a difference. `run` passes its script's code through.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recorder import __version__
+from recorder.errors import DumpError
+from viewer.runs import Run, open_paths
+
+if TYPE_CHECKING:
+    from viewer.report import Report
+
+USAGE, UNREADABLE, INTERRUPTED = 2, 3, 130
+_NO_TORCH = "this needs PyTorch: install the torch build that fits your machine, then try again"
+_NO_STREAMLIT = 'the viewer is not installed: pip install "overflight[view]"'
+
+
+class CommandError(Exception):
+    """Something that the user can mend, in one sentence; ends the command with exit code 2."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command and return its exit code; user errors are one line on standard error."""
+    arguments = sys.argv[1:] if argv is None else argv
+    _tolerant_output()
+    try:
+        if arguments[:1] == ["run"]:  # its options belong to the recorder and the script, none to us
+            return _run(arguments[1:])
+        options = _parser().parse_args(arguments)
+        return int(options.handler(options))
+    except DumpError as error:
+        return _fail(str(error), UNREADABLE)
+    except CommandError as error:
+        return _fail(str(error), USAGE)
+    except BrokenPipeError:
+        _drop_output()
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="overflight", description="A flight recorder for PyTorch numerics.")
+    parser.add_argument("--version", action="version", version=f"overflight {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_demo(commands)
+    commands.add_parser("run", help="record a script that was not changed: run SCRIPT [ARGS]", add_help=False)
+    _add_view(commands)
+    _add_report(commands)
+    _add_diff(commands)
+    _add_export(commands)
+    recover = commands.add_parser("recover", help="make dumps of the rings that a killed run left behind")
+    recover.add_argument("path", type=Path, help="a ring or a run directory")
+    recover.set_defaults(handler=_recover)
+    listing = commands.add_parser("ls", help="list runs and dumps, the newest last")
+    listing.add_argument("paths", type=Path, nargs="*", default=[Path("runs")], help="default: runs")
+    listing.set_defaults(handler=_ls)
+    return parser
+
+
+_Commands = argparse._SubParsersAction  # the type of add_subparsers(); argparse gives it no public name
+
+
+def _add_demo(commands: _Commands[argparse.ArgumentParser]) -> None:
+    demo = commands.add_parser("demo", help="train a small fp16 transformer into an overflow, then show it")
+    demo.add_argument("--no-view", action="store_true", help="stop after the verdict")
+    demo.add_argument("--log-dir", type=Path, default=Path("runs"), help="where the dump goes (default: runs)")
+    _add_server_options(demo)
+    demo.set_defaults(handler=_demo)
+
+
+def _add_view(commands: _Commands[argparse.ArgumentParser]) -> None:
+    view = commands.add_parser("view", help="open dumps or runs in the browser")
+    view.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a dump, a run or a directory of runs")
+    _add_server_options(view)
+    view.set_defaults(handler=_view)
+
+
+def _add_server_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=_port, default=8501, help="default 8501; a free one when 0 or taken")
+    parser.add_argument("--no-browser", action="store_true", help="only print the address")
+
+
+def _port(text: str) -> int:
+    if text.isdecimal() and int(text) <= 65535:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port: 0 to 65535")
+
+
+def _add_report(commands: _Commands[argparse.ArgumentParser]) -> None:
+    report = commands.add_parser("report", help="say in plain words what went wrong, and where")
+    report.add_argument("path", type=Path, help="a dump, a ring or a run directory")
+    report.add_argument("--format", choices=("text", "hf", "json", "html"), default="text")
+    report.add_argument("--exit-code", action="store_true", help="exit with 1 when an overflow was found")
+    report.add_argument("-o", "--output", type=Path, metavar="FILE")
+    report.set_defaults(handler=_report)
+
+
+def _add_diff(commands: _Commands[argparse.ArgumentParser]) -> None:
+    diff = commands.add_parser("diff", help="compare two dumps or runs, record by record")
+    diff.add_argument("a", type=Path, metavar="A")
+    diff.add_argument("b", type=Path, metavar="B")
+    diff.add_argument("--rtol", type=float, default=0.0, help="relative difference that counts as equal (default 0)")
+    diff.add_argument("--exit-code", action="store_true", help="exit with 1 when they differ")
+    diff.set_defaults(handler=_diff)
+
+
+def _add_export(commands: _Commands[argparse.ArgumentParser]) -> None:
+    export = commands.add_parser("export", help="write the records for other tools")
+    export.add_argument("path", type=Path, help="a dump, a ring or a run directory")
+    export.add_argument("--format", choices=("csv", "json", "parquet"), required=True)
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="default: standard output")
+    export.set_defaults(handler=_export)
+
+
+def _run(arguments: list[str]) -> int:
+    _need("torch", _NO_TORCH)
+    return _child([sys.executable, "-m", "recorder", "run", *arguments])
+
+
+def _demo(options: argparse.Namespace) -> int:
+    _need("torch", _NO_TORCH)
+    if not options.no_view:
+        _need("streamlit", _NO_STREAMLIT + ", or use --no-view")
+    command = [sys.executable, "-m", "recorder.demo", "--log-dir", str(options.log_dir)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        said = [line for line in child.stdout or () if _said(line)]
+    if child.returncode or options.no_view or not said:
+        return _exit_code(child.returncode)
+    options.paths = [Path(said[-1].strip())]
+    return _view(options)
+
+
+def _view(options: argparse.Namespace) -> int:
+    from viewer.serve import serve
+
+    open_paths(options.paths)
+    _need("streamlit", _NO_STREAMLIT)
+    return _exit_code(serve(options.paths, options.port, browser=not options.no_browser))
+
+
+def _report(options: argparse.Namespace) -> int:
+    from viewer.report import build_report
+
+    run = _newest_run(options.path)
+    if options.format == "hf":
+        from viewer.report_hf import report_hf
+
+        _put(report_hf(run), options.output)
+        return int(options.exit_code and build_report(run).overflowed)
+    report = build_report(run)
+    _put(_rendered(report, options.format), options.output)
+    return int(options.exit_code and report.overflowed)
+
+
+def _rendered(report: Report, format_name: str) -> str:
+    if format_name == "json":
+        from viewer.report import report_json
+
+        return json.dumps(report_json(report), indent=2, allow_nan=False) + "\n"
+    if format_name == "html":
+        from viewer.report_html import report_html
+
+        return report_html(report)
+    from viewer.report_text import report_text
+
+    return report_text(report)
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from viewer.diff import compare, difference_text
+    from viewer.runs import load_run
+
+    a, b = (load_run(_newest_run(path)) for path in (options.a, options.b))
+    found = compare(a, b, options.rtol)
+    _put(difference_text(found, str(options.a), str(options.b)), None)
+    return int(options.exit_code and found.differs)
+
+
+def _export(options: argparse.Namespace) -> int:
+    from viewer.export import export
+
+    run = _newest_run(options.path)
+    if options.output is not None and any(_same_file(options.output, dump.path) for dump in (*run.dumps, *run.rings)):
+        raise CommandError(f"{options.output} is what is being read: choose another name for the export")
+    if options.output is None and options.format == "parquet" and sys.stdout.isatty():
+        raise CommandError("Parquet is not for a terminal: name a file with -o")
+    try:
+        export(run, options.format, options.output)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise CommandError(f"cannot write {options.output}: {error.strerror or error}") from None
+    return 0
+
+
+def _recover(options: argparse.Namespace) -> int:
+    from recorder.reading import recover
+
+    dumps = recover(options.path)
+    _put("".join(f"{dump}\n" for dump in dumps) or f"{options.path}: no ring that still holds records\n", None)
+    return 0
+
+
+def _ls(options: argparse.Namespace) -> int:
+    from viewer.listing import listing
+
+    runs = open_paths(options.paths)
+    _put(listing(runs, time.time()), None)
+    for run in runs:
+        _warn_problems(run)
+    return 0
+
+
+def _newest_run(path: Path) -> Run:
+    """The run at this path; when a directory holds several, the newest, and we say so."""
+    runs = [run for run in open_paths([path]) if run.readable]
+    if len(runs) > 1:
+        print(f"overflight: {len(runs)} runs in {path}; this is the newest, {runs[-1].run_id}", file=sys.stderr)
+    _warn_problems(runs[-1])
+    return runs[-1]
+
+
+def _warn_problems(run: Run) -> None:
+    for path, sentence in run.problems:
+        print(f"overflight: left out {path}: {sentence}", file=sys.stderr)
+
+
+def _put(text: str, output: Path | None) -> None:
+    """Write to a file or standard output; a reader that went away (`| head`) is no error of ours."""
+    if output is not None:
+        try:
+            output.write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise CommandError(f"cannot write {output}: {error.strerror or error}") from None
+        return
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+
+
+def _said(line: str) -> bool:
+    """Pass on a line of a child; True when it says something."""
+    _put(line, None)
+    return bool(line.strip())
+
+
+def _child(command: list[str]) -> int:
+    """Run a child in our place: on POSIX it becomes this process, so that signals and limits meet it directly."""
+    if os.name == "posix":
+        os.execv(command[0], command)
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the child too, and is its to handle
+    try:
+        return _exit_code(subprocess.call(command))
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _exit_code(code: int) -> int:
+    """A child's code as a shell gives it: 128 and the signal's number when a signal ended it."""
+    return code if code >= 0 else 128 - code
+
+
+def _need(package: str, sentence: str) -> None:
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        raise CommandError(sentence)
+
+
+def _same_file(a: Path, b: Path) -> bool:
+    return a.exists() and b.exists() and a.samefile(b)
+
+
+def _tolerant_output() -> None:
+    """A terminal that lacks a character shows its escape; it never ends a report."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _drop_output() -> None:
+    """Point standard output at nothing, so that the interpreter's last flush is quiet."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(sentence: str, code: int) -> int:
+    print(f"overflight: {sentence}", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

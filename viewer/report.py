@@ -1,0 +1,150 @@
+"""What one run has to say: its verdict, its warnings and its facts, gathered once, and as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from recorder.dump import to_frame
+from recorder.errors import DumpError
+from recorder.schema import RunInfo, SilentWarning, Suppressed, Trigger, TriggerKind
+from recorder.verdict import diagnose
+from viewer.runs import DumpFile, RingFile, Run, first_overflow, load
+from viewer.tables import plural
+
+
+@dataclass(frozen=True)
+class Report:
+    """One run, judged.
+
+    source: the dump or ring that gives the verdict, None when the run wrote none; records: its rows.
+    origin: where it was born, with the keys of a trigger; None when nothing was.
+    """
+
+    run: Run
+    source: DumpFile | RingFile | None
+    info: RunInfo
+    records: pd.DataFrame
+    lines: tuple[str, ...]
+    origin: dict[str, Any] | None
+    warnings: tuple[SilentWarning, ...]
+
+    @property
+    def trigger(self) -> Trigger | None:
+        return self.info.trigger if self.source else None
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether something non-finite was born that no rule expected."""
+        kind = self.trigger.kind if self.trigger else None
+        return kind == TriggerKind.OVERFLOW.value or self.origin is not None
+
+    @property
+    def suppressed(self) -> tuple[Suppressed, ...]:
+        return (self.run.info.suppressed if self.run.info else ()) or self.info.suppressed
+
+
+def build_report(run: Run) -> Report:
+    """Judge a run by its first overflow dump, else by its first dump with something non-finite, else by its last.
+
+    Raises:
+        DumpError: the file that gives the verdict can't be read, or there is nothing of this run to read.
+    """
+    source = _source(run)
+    if source is None:
+        return _report_without_records(run)
+    table, info = load(source)
+    records = to_frame(table)
+    verdict = diagnose(records, info)
+    return Report(run, source, info, records, verdict.lines, verdict.origin, _warnings(run, info))
+
+
+def report_json(report: Report) -> dict[str, Any]:
+    """The object that `overflight report --format json` prints; non-finite numbers in it are spelled as text."""
+    found: dict[str, Any] = _strict(
+        {
+            "run": _facts(report),
+            "trigger": None if report.trigger is None else dataclasses.asdict(report.trigger),
+            "origin": report.origin,
+            "verdict": "\n".join(report.lines),
+            "warnings": [_warning_json(warning) for warning in report.warnings],
+            "dumps": [str(dump.path) for dump in report.run.dumps],
+        }
+    )
+    return found
+
+
+def _source(run: Run) -> DumpFile | RingFile | None:
+    first = first_overflow(run)
+    if first is not None:
+        return first
+    flagged = next((dump for dump in run.dumps if _has_unexpected(dump)), None)
+    if flagged is not None:
+        return flagged
+    return run.dumps[-1] if run.dumps else next(iter(run.rings), None)
+
+
+def _has_unexpected(dump: DumpFile) -> bool:
+    """Whether a record is flagged and no rule expected it; reads two boolean columns."""
+    try:
+        table = pq.read_table(dump.path, columns=["flagged", "expected"])
+    except (OSError, ValueError) as error:
+        raise DumpError(dump.path, f"its records cannot be read ({error})") from None
+    return bool(pc.any(pc.and_not(table["flagged"], table["expected"])).as_py())
+
+
+def _report_without_records(run: Run) -> Report:
+    if run.info is None:
+        raise DumpError(*run.problems[0]) if run.problems else DumpError(run.directory, "a directory without dumps")
+    warnings = _warnings(run, run.info)
+    said = f"No overflow: this run wrote no dump. {plural(len(warnings), 'warning')}."
+    return Report(run, None, run.info, pd.DataFrame(), (said,), None, warnings)
+
+
+def _warnings(run: Run, info: RunInfo) -> tuple[SilentWarning, ...]:
+    """Each warning once, by batch; what was said last of one place and batch stands."""
+    told = [info, *(dump.info for dump in run.dumps), *([run.info] if run.info else [])]
+    once = {(w.kind, w.batch, w.phase, w.module, w.role, w.key): w for one in told for w in one.warnings}
+    return tuple(sorted(once.values(), key=lambda warning: warning.batch))
+
+
+def _warning_json(warning: SilentWarning) -> dict[str, Any]:
+    return {key: value for key, value in dataclasses.asdict(warning).items() if key != "numbers"}
+
+
+def _facts(report: Report) -> dict[str, Any]:
+    info = report.info
+    latest = report.run.info or info
+    return {
+        "run_id": report.run.run_id,
+        "directory": str(report.run.directory),
+        "ranks": sorted({dump.info.rank for dump in report.run.dumps} or {info.rank}),
+        "world_size": info.world_size,
+        "start_time": info.start_time,
+        "source": str(report.source.path) if report.source else None,
+        "records": len(report.records),
+        "evicted": info.evicted,
+        "suppressed": [dataclasses.asdict(one) for one in report.suppressed],
+        "overhead": dataclasses.asdict(latest.overhead) if latest.overhead else None,
+        "batches": [dataclasses.asdict(one) for one in latest.batches or info.batches],
+        "settings": info.settings,
+        "versions": info.versions,
+        "problems": [{"path": str(path), "text": text} for path, text in report.run.problems],
+    }
+
+
+def _strict(value: Any) -> Any:
+    """Strict JSON has no nan and no inf: spelled as text, so that no parser stumbles and no number is invented."""
+    if isinstance(value, dict):
+        return {str(key): _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
