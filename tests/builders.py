@@ -205,7 +205,10 @@ def broken_files(directory: Path, good: Path) -> dict[str, Path]:
 
 
 def batch_frames(batch: int, growth: float) -> Iterator[Frame]:
-    """All forward frames of one batch, children before their parents, as hooks see them; `growth` is the factor of each feed-forward."""
+    """All forward frames of one batch, children before their parents, as hooks see them.
+
+    growth: the factor by which each feed-forward multiplies.
+    """
     model = _Model(batch, growth)
     yield from model.frames()
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import json
 import os
 import signal
 import subprocess
@@ -171,8 +170,9 @@ def _report(options: argparse.Namespace) -> int:
 def _rendered(report: Report, format_name: str) -> str:
     if format_name == "json":
         from viewer.report import report_json
+        from viewer.strict_json import dumps
 
-        return json.dumps(report_json(report), indent=2, allow_nan=False) + "\n"
+        return dumps(report_json(report), indent=2) + "\n"
     if format_name == "html":
         from viewer.report_html import report_html
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,18 +65,15 @@ def build_report(run: Run) -> Report:
 
 
 def report_json(report: Report) -> dict[str, Any]:
-    """The object that `overflight report --format json` prints; non-finite numbers in it are spelled as text."""
-    found: dict[str, Any] = _strict(
-        {
-            "run": _facts(report),
-            "trigger": None if report.trigger is None else dataclasses.asdict(report.trigger),
-            "origin": report.origin,
-            "verdict": "\n".join(report.lines),
-            "warnings": [_warning_json(warning) for warning in report.warnings],
-            "dumps": [str(dump.path) for dump in report.run.dumps],
-        }
-    )
-    return found
+    """The object that `overflight report --format json` prints."""
+    return {
+        "run": _facts(report),
+        "trigger": None if report.trigger is None else dataclasses.asdict(report.trigger),
+        "origin": report.origin,
+        "verdict": "\n".join(report.lines),
+        "warnings": [_warning_json(warning) for warning in report.warnings],
+        "dumps": [str(dump.path) for dump in report.run.dumps],
+    }
 
 
 def _source(run: Run) -> DumpFile | RingFile | None:
@@ -137,14 +133,3 @@ def _facts(report: Report) -> dict[str, Any]:
         "versions": info.versions,
         "problems": [{"path": str(path), "text": text} for path, text in report.run.problems],
     }
-
-
-def _strict(value: Any) -> Any:
-    """Strict JSON has no nan and no inf: spelled as text, so that no parser stumbles and no number is invented."""
-    if isinstance(value, dict):
-        return {str(key): _strict(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    return value

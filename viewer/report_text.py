@@ -110,9 +110,11 @@ def _problems(report: Report) -> list[str]:
 def frame_rows(report: Report) -> list[tuple[str, ...]]:
     """The header, then one row for each record of the last frames up to the origin or trigger; [] without records."""
     seqs = _seqs(report)[-FRAMES_SHOWN:]
-    shown = report.records[report.records["seq"].isin(seqs)] if seqs else report.records.head(0)
+    if not seqs:
+        return []
+    shown = report.records[report.records["seq"].isin(seqs)]
     rows = [row for _, frame in shown.groupby("seq", sort=True) for row in _frame_rows(frame, report.info)]
-    return [FRAME_HEADER, *rows] if rows else []
+    return [FRAME_HEADER, *rows]
 
 
 def frames_title(report: Report) -> str:
@@ -153,7 +155,7 @@ def _frame_rows(frame: pd.DataFrame, info: RunInfo) -> Iterator[tuple[str, ...]]
             " ".join(part for part in (str(record["role"]), str(record["key"])) if part),
             number(record["abs_min"]),
             number(record["abs_max"]),
-            headroom_text(record["abs_max"], str(record["dtype"]), info),
+            "none" if record["has_inf"] is True else headroom_text(record["abs_max"], str(record["dtype"]), info),
             str(record["dtype"]),
             flags_text(record),
         )

@@ -23,6 +23,7 @@ from tests.builders import (
 from viewer.report import Report, build_report, report_json
 from viewer.report_text import headroom_text, report_text
 from viewer.runs import open_paths
+from viewer.strict_json import dumps
 
 KEYS = {"run", "trigger", "origin", "verdict", "warnings", "dumps"}
 WARNING_KEYS = {"kind", "batch", "phase", "module", "role", "key", "text"}
@@ -43,10 +44,11 @@ def test_json_names_trigger_and_origin_of_an_overflow(tmp_path: Path) -> None:
     assert said["dumps"] == [str(next(tmp_path.rglob("*.parquet")))]
 
 
-def test_json_is_strict_even_when_a_loss_was_nan(tmp_path: Path) -> None:
+def test_json_is_strict_even_when_a_number_was_nan(tmp_path: Path) -> None:
     directory = overflow_run(tmp_path)
     write_run_file(directory, run_info("run-a", overhead=Overhead(float("nan"), 0.0, float("inf"))))
-    said = json.dumps(report_json(report_of(directory)), allow_nan=False)
+    said = dumps(report_json(report_of(directory)))
+    assert "NaN" not in said
     assert json.loads(said)["run"]["overhead"] == {"seconds": "nan", "batch_seconds": 0.0, "share": "inf"}
 
 
@@ -63,7 +65,9 @@ def test_warnings_of_dumps_and_run_are_joined_without_repeats(tmp_path: Path) ->
 def test_a_run_without_dumps_is_no_error(tmp_path: Path) -> None:
     report = report_of(quiet_run(tmp_path, warnings=(headroom_warning(),)))
     said = report_json(report)
-    assert said["trigger"] is None and said["origin"] is None and said["dumps"] == []
+    assert said["trigger"] is None
+    assert said["origin"] is None
+    assert said["dumps"] == []
     assert said["verdict"] == "No overflow: this run wrote no dump. 1 warning."
     assert len(said["warnings"]) == 1
     assert not report.overflowed
@@ -71,8 +75,10 @@ def test_a_run_without_dumps_is_no_error(tmp_path: Path) -> None:
 
 def test_a_healthy_traced_run_did_not_overflow(tmp_path: Path) -> None:
     report = report_of(healthy_run(tmp_path))
-    assert not report.overflowed and report.origin is None
-    assert report.trigger is not None and report.trigger.kind == "traced_batch"
+    assert not report.overflowed
+    assert report.origin is None
+    assert report.trigger is not None
+    assert report.trigger.kind == "traced_batch"
 
 
 def test_the_first_overflow_gives_the_verdict_not_the_newest_dump(tmp_path: Path) -> None:
@@ -81,7 +87,8 @@ def test_the_first_overflow_gives_the_verdict_not_the_newest_dump(tmp_path: Path
     later = run_info("run-a", trigger=Trigger("overflow", batch=9, seq=900))
     dump_of(directory / "overflow-batch000009-rank0000.parquet", batch_frames(9, 30.0), later)
     report = report_of(directory)
-    assert report.source is not None and report.source.path == first
+    assert report.source is not None
+    assert report.source.path == first
 
 
 def test_without_an_overflow_dump_the_first_dump_with_something_non_finite_is_judged(tmp_path: Path) -> None:
@@ -90,7 +97,8 @@ def test_without_an_overflow_dump_the_first_dump_with_something_non_finite_is_ju
     trigger = Trigger(TriggerKind.SIGNAL.value, batch=1)
     path = dump_of(directory / "a-signal.parquet", [bad], run_info("healthy", trigger=trigger))
     report = report_of(directory)
-    assert report.source is not None and report.source.path == path
+    assert report.source is not None
+    assert report.source.path == path
     assert report.overflowed
 
 
@@ -100,11 +108,14 @@ def test_text_shows_verdict_then_the_frames_up_to_the_origin(tmp_path: Path) -> 
     lines = said.splitlines()
     assert said.index(report.lines[0]) < said.index("1 warning") < said.index("12 frames that led there")
     last = next(line for line in reversed(lines) if "ORIGIN" in line)
-    assert "inf ORIGIN" in last and "6.50e+04" in last and "float16" in last
+    assert "inf ORIGIN" in last
+    assert "6.50e+04" in last
+    assert "float16" in last
     assert any(ORIGIN_MODULE in line and "Linear" in line for line in lines)
     assert "1,200 older records" in said
     assert "0.12 s in hooks, 3.0%" in said
-    assert "3x" in said and "attention_mask of encoder" in said
+    assert "3x" in said
+    assert "attention_mask of encoder" in said
     assert "overflight view" in lines[-1]
 
 
@@ -113,9 +124,9 @@ def test_text_columns_are_aligned(tmp_path: Path) -> None:
     start = next(i for i, line in enumerate(lines) if "abs max" in line)
     edge = lines[start].index("dtype")
     table = lines[start + 1 : lines.index("", start)]
-    assert len(table) == 36
+    assert sum(line[:5].strip() != "" for line in table) == 12
     assert {line[edge - 2 : edge] for line in table} == {"  "}
-    assert {line[edge:].split()[0] for line in table} == {"float16"}
+    assert {line[edge:].split()[0] for line in table} == {"float16", "NoneType"}
 
 
 def test_names_in_a_dump_cannot_steer_the_terminal(tmp_path: Path) -> None:
@@ -167,4 +178,5 @@ def test_html_escapes_names(tmp_path: Path) -> None:
 
     directory = overflow_run(tmp_path, "<script>alert(1)</script>".replace("/", "-"))
     said = report_html(report_of(directory))
-    assert "<script>alert" not in said and "&lt;script&gt;alert" in said
+    assert "<script>alert" not in said
+    assert "&lt;script&gt;alert" in said

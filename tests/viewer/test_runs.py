@@ -49,7 +49,8 @@ def test_a_dump_is_known_by_its_metadata(tmp_path: Path) -> None:
     assert dump.num_rows == table.num_rows > 100
     assert dump.info == info
     assert dump.size == dump.path.stat().st_size
-    assert info.trigger is not None and info.trigger.module == ORIGIN_MODULE
+    assert info.trigger is not None
+    assert info.trigger.module == ORIGIN_MODULE
 
 
 def test_a_directory_of_runs_gives_each_run_oldest_first(tmp_path: Path) -> None:
@@ -77,7 +78,9 @@ def test_the_same_dump_named_twice_is_one_dump(tmp_path: Path) -> None:
 
 def test_a_closed_run_without_dumps_is_a_run(tmp_path: Path) -> None:
     (run,) = open_paths([quiet_run(tmp_path)])
-    assert run.info is not None and not run.dumps and not run.problems
+    assert run.info is not None
+    assert not run.dumps
+    assert not run.problems
 
 
 def test_hidden_and_unrelated_files_are_passed_over(tmp_path: Path) -> None:
@@ -85,7 +88,8 @@ def test_hidden_and_unrelated_files_are_passed_over(tmp_path: Path) -> None:
     (directory / ".half-written.parquet").write_bytes(b"PAR1")
     (directory / "notes.txt").write_text("learning rate was wrong")
     (run,) = open_paths([directory])
-    assert len(run.dumps) == 1 and not run.problems
+    assert len(run.dumps) == 1
+    assert not run.problems
 
 
 @pytest.mark.parametrize("wrong", WRONG)
@@ -95,7 +99,8 @@ def test_a_bad_path_is_one_sentence_that_names_it(tmp_path: Path, wrong: str) ->
     with pytest.raises(DumpError) as caught:
         open_paths([path])
     said = str(caught.value)
-    assert str(path) in said and WRONG[wrong] in said
+    assert str(path) in said
+    assert WRONG[wrong] in said
     assert "\n" not in said
 
 
@@ -140,7 +145,8 @@ def test_the_first_overflow_is_the_one_with_the_first_trigger(tmp_path: Path) ->
         dump_of(directory / f"overflow-{seq}.parquet", batch_frames(0, 1.0), info)
     (run,) = open_paths([directory])
     first = first_overflow(run)
-    assert first is not None and first.path.name == "overflow-120.parquet"
+    assert first is not None
+    assert first.path.name == "overflow-120.parquet"
 
 
 def test_a_healthy_run_has_no_first_overflow(tmp_path: Path) -> None:
