@@ -143,9 +143,16 @@ def _row(record: pd.Series[Any], moved: float) -> tuple[str, ...]:
         " ".join(part for part in (str(record["role"]), str(record["key"])) if part),
         _value(record, "a"),
         _value(record, "b"),
-        f"{np.exp2(moved):.3g}" if np.isfinite(moved) else "",
+        _ratio(moved),
         _others(record),
     )
+
+
+def _ratio(binades: float) -> str:
+    """`1.5`; `2^70` where a plain number says nothing."""
+    if not np.isfinite(binades):
+        return ""
+    return f"2^{binades:.0f}" if abs(binades) > 30 else f"{2.0**binades:.3g}"
 
 
 def _value(record: pd.Series[Any], side: str) -> str:
