@@ -1,0 +1,108 @@
+"""Assembles backward frames from gradients as they arrive, and names the module in which one went bad."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from recorder.clock import Clock
+from recorder.frames import OpenFrame
+from recorder.gradients import BackwardFrame, Target
+from recorder.records import Frame, TensorRecord
+from recorder.schema import Phase, Role
+
+
+@dataclass(slots=True)
+class Arrival:
+    """A gradient that arrived: what it is to each module call, and its numbers.
+
+    `parameter` is set, and there are no targets, for the accumulated gradient of a parameter.
+    """
+
+    targets: tuple[Target, ...]
+    record: TensorRecord
+    parameter: OpenFrame | None = None
+
+
+class Delivered(NamedTuple):
+    """The frames an arrival completed, and the place where a bad gradient was born."""
+
+    frames: list[Frame]
+    bad_frame: Frame | None = None
+    bad_record: TensorRecord | None = None
+
+
+class BackwardAssembly:
+    """Backward frames under way. `excuse(module, record)` says whether a bad gradient is expected."""
+
+    def __init__(self, clock: Clock, excuse: Callable[[str, TensorRecord], bool]) -> None:
+        self._clock = clock
+        self._excuse = excuse
+        self._under_way: dict[BackwardFrame, None] = {}
+
+    def deliver(self, arrival: Arrival) -> Delivered:
+        if arrival.record.statistics.flagged:
+            arrival.record = self._marked(arrival)
+        if arrival.parameter is not None:
+            return self._deliver_parameter(arrival.parameter, arrival.record)
+        for target in arrival.targets:
+            self._add(target, arrival.record)
+        culprit = culprit_of(arrival.targets) if arrival.record.statistics.flagged else None
+        frames = [self._close(t.backward) for t in arrival.targets if t.backward.is_complete and not t.backward.emitted]
+        if culprit is None:
+            return Delivered(frames)
+        bad = next((f for f in frames if _is_of(f, culprit)), None)
+        if bad is None:
+            bad = self._close(culprit.backward)
+            frames.append(bad)
+        record = arrival.record._replace(role=culprit.role, key=culprit.key)
+        return Delivered(frames, bad, record)
+
+    def finish(self) -> list[Frame]:
+        """Close what a finished backward left incomplete: outputs that were not used have no gradient."""
+        return [self._close(backward) for backward in list(self._under_way)]
+
+    def _marked(self, arrival: Arrival) -> TensorRecord:
+        owner = arrival.parameter or arrival.targets[0].backward.owner
+        return arrival.record._replace(expected=self._excuse(owner.path, arrival.record))
+
+    def _add(self, target: Target, record: TensorRecord) -> None:
+        backward = target.backward
+        if backward.emitted:  # a second backward through a retained graph
+            backward.records.clear()
+            backward.emitted = False
+        backward.records.append(record._replace(role=target.role, key=target.key))
+        self._under_way[backward] = None
+
+    def _close(self, backward: BackwardFrame) -> Frame:
+        backward.emitted = True
+        self._under_way.pop(backward, None)
+        return backward.frame(self._clock.next_seq(), self._clock.now_ns())
+
+    def _deliver_parameter(self, owner: OpenFrame, record: TensorRecord) -> Delivered:
+        frame = owner.frame(self._clock.next_seq(), self._clock.now_ns(), (record,))._replace(phase=Phase.BACKWARD)
+        return Delivered([frame], frame, record) if record.statistics.flagged else Delivered([frame])
+
+
+def culprit_of(targets: tuple[Target, ...]) -> Target | None:
+    """Which module call made a bad gradient; None when all it went through had received a bad one already.
+
+    The gradient left the innermost call whose own grad_output was finite. If it went into no call, the code after
+    the module made it, and the outermost module whose output it belongs to received it first.
+    """
+    consumers = [target for target in targets if target.role is Role.GRAD_INPUT]
+    if not consumers:
+        return min(targets, key=_depth, default=None)
+    clean = [target for target in consumers if not target.backward.bad(Role.GRAD_OUTPUT)]
+    return max(reversed(clean), key=_depth, default=None)
+
+
+def _depth(target: Target) -> int:
+    owner = target.backward.owner
+    return owner.plan.depths[owner.path]
+
+
+def _is_of(frame: Frame, target: Target) -> bool:
+    owner = target.backward.owner
+    return (frame.module, frame.call) == (owner.path, owner.call)

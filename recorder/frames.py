@@ -1,0 +1,79 @@
+"""Frames while they are being made: a module call from its entry to its exit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+from recorder.meter import Measured
+from recorder.modules import ModulePlan
+from recorder.records import Frame, TensorRecord
+from recorder.schema import Phase, Role
+
+
+@dataclass(eq=False, slots=True)
+class OpenFrame:
+    """A module call that has begun. Compared by identity."""
+
+    plan: ModulePlan
+    module: nn.Module
+    path: str
+    call: int
+    batch: int
+    step: int
+    training: bool
+    recompute: bool
+    parent: OpenFrame | None
+    inputs: list[TensorRecord] = field(default_factory=list)
+    flagged: bool = False
+    child_flagged: bool = False
+    child_outputs: list[TensorRecord] = field(default_factory=list)
+    backward: Any = None
+    begun_ns: int = 0
+
+    def frame(self, seq: int, t_ns: int, records: tuple[TensorRecord, ...]) -> Frame:
+        return Frame(
+            self.batch,
+            self.step,
+            seq,
+            self.call,
+            t_ns,
+            Phase.FORWARD,
+            self.path,
+            self.plan.module_class,
+            self.plan.depths[self.path],
+            self.training,
+            self.recompute,
+            records,
+        )
+
+
+class CallStack(threading.local):
+    """The open frames of this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.frames: list[OpenFrame] = []
+
+    def innermost(self) -> OpenFrame | None:
+        return self.frames[-1] if self.frames else None
+
+    def reset(self) -> None:
+        self.frames.clear()
+
+    def close(self, plan: ModulePlan) -> OpenFrame | None:
+        """Take the innermost open frame of this module off, and what an exception left open above it."""
+        for position in range(len(self.frames) - 1, -1, -1):
+            if self.frames[position].plan is plan:
+                frame = self.frames[position]
+                del self.frames[position:]
+                return frame
+        return None
+
+
+def record_of(role: Role, key: str, measured: Measured) -> TensorRecord:
+    # the statistics are still a Row while the numbers wait on their device; FrameStream resolves them
+    statistics: Any = measured.statistics
+    return TensorRecord(role, key, measured.layout, statistics)

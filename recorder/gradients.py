@@ -1,0 +1,133 @@
+"""The backward phase: gradients at the outputs and inputs of each module call, and of each parameter."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from recorder.frames import OpenFrame
+from recorder.records import Frame, TensorRecord
+from recorder.schema import Phase, Role
+
+
+@dataclass(eq=False, slots=True)
+class BackwardFrame:
+    """One module call on its way back. Complete when every gradient it waits for has arrived."""
+
+    owner: OpenFrame
+    awaited: int = 0
+    records: list[TensorRecord] = field(default_factory=list)
+    emitted: bool = False
+
+    def bad(self, role: Role) -> bool:
+        return any(record.role is role and record.statistics.flagged for record in self.records)
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.records) >= self.awaited
+
+    def frame(self, seq: int, t_ns: int) -> Frame:
+        records = tuple(sorted(self.records, key=lambda record: record.role is not Role.GRAD_OUTPUT))
+        origin = self.bad(Role.GRAD_INPUT) and not self.bad(Role.GRAD_OUTPUT)
+        forward = self.owner.frame(seq, t_ns, records)
+        return forward._replace(phase=Phase.BACKWARD, origin=origin)
+
+
+@dataclass(eq=False, slots=True)
+class Target:
+    """What one gradient is to one module call."""
+
+    backward: BackwardFrame
+    role: Role
+    key: str
+
+
+class GradientHook:
+    """Hook of one tensor, for all module calls that it went through. Inert in a copy or pickle."""
+
+    __slots__ = ("_arrived", "reference", "targets", "version")
+
+    def __init__(self, tensor: torch.Tensor, arrived: Callable[[GradientHook, torch.Tensor], None]) -> None:
+        self.targets: list[Target] = []
+        self.version = tensor._version
+        self._arrived = arrived
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        self._arrived(self, gradient)
+
+
+class GradientWatch:
+    """Registers hooks on the tensors of module calls and on parameters, each once."""
+
+    def __init__(
+        self,
+        arrived: Callable[[GradientHook, torch.Tensor], None],
+        accumulated: Callable[[str, str, nn.Module, torch.Tensor], None],
+    ) -> None:
+        self._arrived = arrived
+        self._accumulated = accumulated
+        self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], GradientHook]] = {}
+        self._leaf_handles: list[RemovableHandle] = []
+        self._parameters: dict[int, tuple[torch.Tensor, RemovableHandle]] = {}
+
+    def begin_batch(self) -> None:
+        self._tensors.clear()
+        for handle in self._leaf_handles:
+            handle.remove()
+        self._leaf_handles.clear()
+
+    def watch(self, backward: BackwardFrame, role: Role, key: str, tensor: torch.Tensor) -> None:
+        """Await the gradient of a tensor, if it will have one."""
+        if not tensor.requires_grad or not (tensor.is_floating_point() or tensor.is_complex()):
+            return
+        hook = self._hook_of(tensor)
+        hook.targets.append(Target(backward, role, key))
+        backward.awaited += 1
+
+    def watch_parameters(self, path: str, module: nn.Module) -> None:
+        """Await the accumulated gradient of the module's own trainable parameters."""
+        for name, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
+                continue
+            known = self._parameters.get(id(parameter))
+            if known is None or known[0] is not parameter:
+                hook = _AccumulatedHook(path, name, module, self._accumulated)
+                self._parameters[id(parameter)] = (parameter, parameter.register_post_accumulate_grad_hook(hook))
+
+    def detach(self) -> None:
+        self.begin_batch()
+        for _, handle in self._parameters.values():
+            handle.remove()
+        self._parameters.clear()
+
+    def _hook_of(self, tensor: torch.Tensor) -> GradientHook:
+        known = self._tensors.get(id(tensor))
+        if known is not None and known[0]() is tensor and known[1].version == tensor._version:
+            return known[1]
+        hook = GradientHook(tensor, self._arrived)
+        handle = tensor.register_hook(hook)
+        if tensor.is_leaf:
+            self._leaf_handles.append(handle)
+        self._tensors[id(tensor)] = (weakref.ref(tensor), hook)
+        return hook
+
+
+class _AccumulatedHook:
+    """Post-accumulate hook of one parameter."""
+
+    __slots__ = ("_accumulated", "_module", "_name", "_path")
+
+    def __init__(self, path: str, name: str, module: nn.Module, accumulated: Callable[..., Any]) -> None:
+        self._path = path
+        self._name = name
+        self._module = module
+        self._accumulated = accumulated
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        self._accumulated(self._path, self._name, self._module, parameter)

@@ -1,0 +1,60 @@
+"""The wall between the recorder and the run: what goes wrong in a hook of ours never reaches the training."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from recorder.clock import Clock
+from recorder.errors import RecorderError
+
+
+class Guard:
+    """Runs the bodies of hooks: one at a time, without gradients, timed, and inert once `live` is false.
+
+    `seconds` is the time spent so far. Only errors that are raised on purpose, and those of the user's own
+    callback, pass through; any other is given to `failed`.
+    """
+
+    def __init__(self, clock: Clock, failed: Callable[[Exception], None]) -> None:
+        self.live = True
+        self.seconds = 0.0
+        self._clock = clock
+        self._failed = failed
+        self._users_error: BaseException | None = None
+
+    def run(self, body: Callable[..., None], *args: Any) -> None:
+        if not self.live or is_traced_by_a_compiler():
+            return
+        begun = time.perf_counter()
+        gradients = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            with self._clock.lock:
+                body(*args)
+        except RecorderError:
+            raise
+        except Exception as error:
+            if error is self._users_error:
+                raise
+            self.live = False
+            self._failed(error)
+        finally:
+            torch._C._set_grad_enabled(gradients)
+            self.seconds += time.perf_counter() - begun
+
+    def call_user(self, body: Callable[[], object]) -> None:
+        """Call the user's own function: its errors are the user's, and pass through."""
+        try:
+            body()
+        except BaseException as error:
+            self._users_error = error
+            raise
+
+
+def is_traced_by_a_compiler() -> bool:
+    """Under torch.compile, torch.export and torch.jit.trace a hook's operations would end up in the graph."""
+    return torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None

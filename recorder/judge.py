@@ -1,0 +1,132 @@
+"""Follows non-finite values through the forward pass and names the place where they first appeared.
+
+A bad input is only a suspect while the module that received it runs: the module may absorb it (NaN targets that
+a loss masks out). It becomes a finding when it spreads, and then the outermost module that received it is named,
+for the modules inside merely pass it on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from recorder.frames import OpenFrame
+from recorder.policy import Policy
+from recorder.records import Frame, Statistics, TensorRecord
+from recorder.schema import Role, Suppressed
+
+_WEIGHTS = (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The first bad tensor of a chain, and the frame that owns it (which may still be open)."""
+
+    owner: OpenFrame
+    record: TensorRecord
+    is_origin: bool = False
+
+
+@dataclass(frozen=True)
+class _Suspect:
+    owner: OpenFrame
+    record: TensorRecord
+    is_data: bool
+
+
+class Judge:
+    """Judges frames in the order in which they ran. One judge per recorder; frames of one thread at a time."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._suspects: list[_Suspect] = []
+        self._bad_outputs: list[Statistics] = []
+        self._suppressed: dict[tuple[str, str, str, str], int] = {}
+
+    @property
+    def suppressed(self) -> tuple[Suppressed, ...]:
+        return tuple(Suppressed(*place, count) for place, count in self._suppressed.items())
+
+    def begin_batch(self) -> None:
+        self._suspects.clear()
+        self._bad_outputs.clear()
+
+    def scan(self, owner: OpenFrame, frame: Frame) -> tuple[Frame, Finding | None]:
+        """Judge weights and state that were looked at outside a module call: before the batch, or after a step."""
+        frame = self._mark_expected(owner, frame)
+        bad = _abnormal(frame.records, *_WEIGHTS)
+        return frame, Finding(owner, bad[0]) if bad else None
+
+    def enter(self, owner: OpenFrame) -> None:
+        """Note the bad inputs of a module call that begins."""
+        for record in owner.inputs:
+            if record.statistics.flagged and not self._rule(owner, record, []):
+                self._suspects.append(_Suspect(owner, record, self._is_data(owner, record)))
+
+    def exit(self, owner: OpenFrame, frame: Frame) -> tuple[Frame, Finding | None]:
+        """Mark what is expected and whether the frame is an origin; the finding that its end brings to light."""
+        frame = self._mark_expected(owner, frame)
+        bad_outputs = _abnormal(frame.records, Role.OUTPUT)
+        self._bad_outputs += [record.statistics for record in bad_outputs]
+        self._tell_parent(owner, frame, bool(bad_outputs))
+        is_origin = bool(bad_outputs) and not owner.child_flagged and not _abnormal(frame.records, Role.INPUT, *_WEIGHTS)
+        finding = self._finding(owner, frame, bad_outputs, is_origin)
+        self._suspects = [suspect for suspect in self._suspects if suspect.owner is not owner]
+        return frame._replace(origin=is_origin), finding
+
+    def _finding(
+        self, owner: OpenFrame, frame: Frame, bad_outputs: list[TensorRecord], is_origin: bool
+    ) -> Finding | None:
+        certain = next((s for s in self._suspects if not s.is_data), None)
+        if certain is not None:
+            return Finding(certain.owner, certain.record)
+        bad_weights = _abnormal(frame.records, *_WEIGHTS)
+        if bad_weights:
+            return Finding(owner, bad_weights[0])
+        if not bad_outputs:
+            return None
+        if self._suspects and not is_origin:
+            first = self._suspects[0] = replace(self._suspects[0], is_data=False)
+            return Finding(first.owner, first.record)
+        return Finding(owner, bad_outputs[0], is_origin)
+
+    def _tell_parent(self, owner: OpenFrame, frame: Frame, bad: bool) -> None:
+        if owner.parent is None:
+            return
+        owner.parent.child_flagged |= bad
+        owner.parent.child_outputs += [r for r in frame.records if r.role is Role.OUTPUT and r.expected]
+
+    def _is_data(self, owner: OpenFrame, record: TensorRecord) -> bool:
+        """Whether a bad input came with the batch itself: those may be meant, and be masked out further on."""
+        if owner.plan.is_root:
+            return True
+        return bool(record.statistics.num_nan) and any(s.is_data for s in self._suspects)
+
+    def count_suppressed(self, rule: str, module: str, record: TensorRecord) -> None:
+        place = (rule, module, record.role.value, record.key)
+        self._suppressed[place] = self._suppressed.get(place, 0) + 1
+
+    def _mark_expected(self, owner: OpenFrame, frame: Frame) -> Frame:
+        """The frame with its legitimate non-finite records marked, and counted."""
+        beside = [r for r in frame.records if r.role is not Role.OUTPUT] + owner.child_outputs
+        records = []
+        for record in frame.records:
+            rule = self._rule(owner, record, beside) if record.statistics.flagged else None
+            if rule is not None:
+                record = record._replace(expected=True)
+                self.count_suppressed(rule, frame.module, record)
+            records.append(record)
+        return frame._replace(records=tuple(records))
+
+    def _rule(self, owner: OpenFrame, record: TensorRecord, beside: list[TensorRecord]) -> str | None:
+        if record.role is Role.INPUT and any(known is record.statistics for known in self._bad_outputs):
+            return None  # the output of a module before, found abnormal there
+        return self._policy.rule(owner.path, record, beside, _is_trainable(owner, record))
+
+
+def _abnormal(records: tuple[TensorRecord, ...], *roles: Role) -> list[TensorRecord]:
+    return [r for r in records if r.role in roles and r.statistics.flagged and not r.expected]
+
+
+def _is_trainable(owner: OpenFrame, record: TensorRecord) -> bool:
+    parameter = owner.module._parameters.get(record.key) if record.role is Role.PARAMETER else None
+    return parameter is not None and parameter.requires_grad

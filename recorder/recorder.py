@@ -1,0 +1,410 @@
+"""The Recorder: all wiring, batch and step counting, and what happens when something is found."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import nn
+
+from recorder.backward import BackwardAssembly
+from recorder.batch_facts import BatchFacts, learning_rate_of, requires_grad
+from recorder.capture import Capture
+from recorder.clock import Clock
+from recorder.compiled import is_compiled, recompile
+from recorder.errors import BatchLimitReached, OverflowDetected, RecorderError
+from recorder.frames import OpenFrame
+from recorder.front_end import FrontEnd
+from recorder.gradient_capture import GradientCapture
+from recorder.guard import Guard
+from recorder.hooks import HookedModel, Scope
+from recorder.judge import Judge
+from recorder.meter import Meter
+from recorder.modules import unwrapped
+from recorder.policy import Policy
+from recorder.ring import Ring
+from recorder.run_directory import (
+    RUN_INFO_FILE,
+    make_run_directory,
+    rank_and_world_size,
+    utc_now,
+    versions,
+    write_atomically,
+)
+from recorder.records import TensorRecord
+from recorder.scaling import LossScaling
+from recorder.schema import Overhead, Phase, RunInfo, Trigger, TriggerKind
+from recorder.settings import (
+    DEFAULT_RING_RECORDS,
+    BatchChoice,
+    OverflowAction,
+    Settings,
+    check_model,
+    check_optimizer,
+    check_scaler,
+    checked_settings,
+)
+from recorder.spill import Spiller, place_of
+from recorder.step_capture import StepCapture
+from recorder.stream import Found, FrameStream
+from recorder.triggers import TriggerGate
+
+
+class Recorder:
+    """Records the numerics of a model's forward calls, from construction until `close`.
+
+    Args:
+        model: the module to watch; wrappers (DDP, FSDP, compile) are looked through.
+        log_dir: where the run's directory is made.
+        optimizer: one optimizer or several; found by itself when it holds the model's parameters.
+        scaler: the gradient scaler of the run, if there is one.
+        run_id: name of the run's directory; made up when None.
+        trace_batches: batch numbers, a range or a predicate; each such batch gets a dump of its own.
+        abort_after_batch: raise BatchLimitReached when the forward of this batch returns.
+        on_overflow: "raise" (dump, then OverflowDetected), "warn" (dump once per origin), "ignore", or a
+            callable that is given the Trigger after the dump.
+        phases: which of "forward", "backward", "optimizer" are recorded.
+        stats: "minmax", or "full" for mean, rms, zeros and subnormals too.
+        include, exclude: shell wildcards over module paths.
+        expected: legitimate non-finite values, as MODULE[:ROLE[:KEY[:KIND]]].
+        check: "frame" judges each frame as it ends; "batch" reads an accelerator once per batch; "auto" is
+            frame on the CPU and batch on an accelerator.
+        ring_records: capacity of the ring.
+
+    Attributes:
+        run_dir: the run's directory. dumps: paths of the dumps written so far. batch, step: where the run is.
+
+    Raises:
+        ConfigurationError: an argument is wrong; the message begins with its name.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        log_dir: str | os.PathLike[str] = "runs",
+        *,
+        optimizer: Any = None,
+        scaler: Any = None,
+        run_id: str | None = None,
+        trace_batches: BatchChoice = (),
+        abort_after_batch: int | None = None,
+        on_overflow: OverflowAction = "raise",
+        phases: Sequence[str] = ("forward", "backward", "optimizer"),
+        stats: str = "minmax",
+        include: Sequence[str] | None = None,
+        exclude: Sequence[str] | None = None,
+        expected: Sequence[str] = (),
+        check: str = "auto",
+        ring_records: int = DEFAULT_RING_RECORDS,
+    ) -> None:
+        check_model(model)
+        check_optimizer(optimizer, model)
+        check_scaler(scaler)
+        settings = checked_settings(
+            log_dir, run_id, trace_batches, abort_after_batch, on_overflow, phases, stats, include, exclude,
+            expected, check, ring_records,
+        )  # fmt: skip
+        self._start(model, settings, FrontEnd(), optimizer, scaler)
+
+    @classmethod
+    def with_settings(cls, model: nn.Module, settings: Settings, front_end: FrontEnd) -> Recorder:
+        """A recorder that speaks through another front end, such as the drop-in's."""
+        recorder = cls.__new__(cls)
+        recorder._start(check_model(model), settings, front_end, None, None)
+        return recorder
+
+    def _start(
+        self, model: nn.Module, settings: Settings, front_end: FrontEnd, optimizer: Any, scaler: Any
+    ) -> None:
+        self._settings = settings
+        self._front_end = front_end
+        self._closed = False
+        self._start_time = utc_now()
+        self._rank, self._world_size = rank_and_world_size()
+        self.run_dir, self._run_id = make_run_directory(settings.log_dir, settings.run_id)
+        self._clock = Clock()
+        self._detecting = settings.on_overflow != "ignore"
+        self._clock.recording = not settings.only_traced_batches
+        self._hooked = HookedModel(unwrapped(model), Scope(settings.include, settings.exclude))
+        self._meter = Meter(full=settings.full, defer=settings.check == "batch")
+        self._judge = Judge(Policy(settings.expected, self._meter.layouts.finfo))
+        self._gate = TriggerGate(always=settings.on_overflow == "raise")
+        self._facts = BatchFacts(optimizer)
+        self._ring = Ring.create(
+            self.run_dir, run_id=self._run_id, rank=self._rank, capacity=settings.ring_records
+        )
+        self._spiller = Spiller(self.run_dir, self._rank, self._ring, self._info)
+        self._guard = Guard(self._clock, self.failed)
+        self._scaling = LossScaling(scaler)
+        assembly = BackwardAssembly(self._clock, self._excuse_gradient)
+        self._stream = FrameStream(self._meter, self._judge, assembly, self._spiller.append)
+        self._gradients = (
+            GradientCapture(self._clock, self._guard, self._meter, self._stream, assembly, self.act_on_findings)
+            if Phase.BACKWARD in settings.phases
+            else None
+        )
+        self._capture = Capture(
+            self._clock, self._guard, self._meter, self._stream, self, self._gradients, settings.check
+        )
+        self._compiled = is_compiled(model)
+        self._hooked.attach(self._capture)
+        if self._compiled:
+            self._prepare_compiled()
+        self._steps = StepCapture(
+            self._clock, self._guard, self._meter, self._stream, self._hooked, self._stepping, self._stepped,
+            Phase.OPTIMIZER in settings.phases,
+        )  # fmt: skip
+        self._ring.set_info(self._info())
+        write_atomically(self.run_dir / RUN_INFO_FILE, self._info().to_json())
+        self._excepthook = sys.excepthook
+        sys.excepthook = self._on_uncaught
+        self._installed_excepthook = sys.excepthook
+        atexit.register(self.close)
+
+    # what a user calls
+
+    @property
+    def dumps(self) -> list[Path]:
+        """Paths of the dumps written so far."""
+        return list(self._spiller.dumps)
+
+    @property
+    def batch(self) -> int:
+        """Number of the current batch; 0 before the first."""
+        return self._clock.current_batch
+
+    @property
+    def step(self) -> int:
+        """Optimizer steps completed."""
+        return self._clock.step
+
+    def spill(self) -> Path:
+        """Write what the ring holds as a dump now; its path."""
+        self._refuse_if_closed()
+        with self._clock.lock:
+            self._stream.flush()
+            return self._spiller.spill(Trigger(TriggerKind.MANUAL.value, self.batch, self.step))
+
+    def close(self) -> None:
+        """Detach from the model, finish what is under way and close the ring. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._guard.live = False
+        try:
+            with self._clock.lock:
+                self._finish_batch()
+        finally:
+            self._detach()
+        write_atomically(self.run_dir / RUN_INFO_FILE, self._info().to_json())
+        self._ring.set_info(self._info())
+        self._ring.close(clean=True)
+
+    def __enter__(self) -> Recorder:
+        self._refuse_if_closed()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is not None:
+            self._spill_for_exception(error)
+        self.close()
+
+    # what the hooks call
+
+    def begin_batch(self, training: bool) -> None:
+        """A forward call of the root begins."""
+        clock, settings = self._clock, self._settings
+        self._finish_batch()
+        clock.batch += 1
+        self._scaling.begin_batch()
+        self._facts.begin_batch(clock.batch, clock.step, training, self._scaling.scale)
+        traced = settings.is_traced(clock.batch)
+        clock.recording = traced or not settings.only_traced_batches
+        self._detecting = settings.on_overflow != "ignore" and (settings.detect_in_traced_batches or not traced)
+        if self._hooked.refresh():
+            self._ring.set_info(self._info())
+        self._hooked.begin_batch()
+        if self._gradients is not None:
+            self._gradients.watch_parameters(self._hooked.items())
+        self._meter.forget()
+        self._judge.begin_batch()
+        self._gate.begin_batch()
+        if traced:
+            self._spiller.begin_trace(Trigger(TriggerKind.TRACED_BATCH.value, clock.batch, clock.step))
+        if clock.recording and settings.scan_weights:
+            self._capture.scan_weights(self._hooked.items(), training)
+            self.act_on_findings()
+
+    def end_forward(self, owner: OpenFrame, output: Any) -> None:
+        """A forward call of the root has returned."""
+        if self._clock.recording and self._settings.scan_weights:
+            self._capture.emit_uncalled(self._hooked.items(), owner)
+        self._stream.flush()
+        self.act_on_findings()
+        self._facts.end_forward(output)
+        if self._settings.phases == (Phase.FORWARD,) or not requires_grad(output):
+            self._end_trace()
+        limit = self._settings.abort_after_batch
+        if limit is not None and self._clock.batch >= limit:
+            self._end_trace()
+            raise BatchLimitReached(self._front_end.batch_limit(self._clock.batch + 1, limit, self.run_dir))
+
+    def act_on_findings(self) -> None:
+        """Turn what the judge has found into triggers; a finding whose frame is still open comes again."""
+        for found in self._stream.take_findings():
+            if not self._detecting:
+                continue
+            if found.finding.record.expected:
+                self._scaling.note_bad_gradient(found)
+                continue
+            if found.finding.owner is found.owner:
+                self._trip(found)
+            elif self._settings.on_overflow == "raise" and not self._stream.is_waiting:
+                self._trip(self._close_early(found))
+
+    def failed(self, error: Exception) -> None:
+        """A hook of ours went wrong: stop watching, say so once, and let the run go on."""
+        warnings.warn(
+            f"Overflight stopped recording in batch {self.batch}: {type(error).__name__}: {error}. "
+            "The training goes on; please report this.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    def _close_early(self, found: Found) -> Found:
+        """Write the frames that are still open, among them the owner of the finding."""
+        frames = self._capture.emit_open_frames()
+        self._stream.take_findings()
+        frame = frames.get(found.finding.owner)
+        return found if frame is None else found._replace(owner=found.finding.owner, frame=frame)
+
+    def _trip(self, found: Found) -> None:
+        record = found.finding.record
+        trigger = place_of(TriggerKind.OVERFLOW, found.frame, record.role.value, record.key)
+        if not self._gate.admits(trigger, is_origin=found.finding.is_origin):
+            return
+        if self._settings.on_overflow == "raise":
+            self._capture.emit_open_frames()
+            self._stream.take_findings()
+        dump = self._spiller.spill(trigger)
+        self._announce(trigger, dump)
+
+    def _announce(self, trigger: Trigger, dump: Path) -> None:
+        action = self._settings.on_overflow
+        if callable(action):
+            self._guard.call_user(lambda: action(trigger))
+            return
+        message = self._front_end.overflow(trigger, dump)
+        if action == "raise":
+            raise OverflowDetected(message, trigger, dump)
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _end_trace(self) -> None:
+        dump = self._spiller.end_trace()
+        if dump is not None:
+            self._front_end.traced(dump)
+
+    def _finish_batch(self) -> None:
+        """All of a batch is over: its forward, its backward and its step."""
+        self._stream.flush()
+        self.act_on_findings()
+        if self._gradients is not None:
+            self._gradients.begin_batch()
+        skipped, endless = self._scaling.end_batch()
+        if skipped:
+            self._facts.note(skipped=True, loss_scale=self._scaling.scale)
+        self._end_trace()
+        self._facts.end_batch()
+        if endless is not None and self._detecting:
+            self._trip(endless)
+
+    def _excuse_gradient(self, module: str, record: TensorRecord) -> bool:
+        """A bad gradient is expected while a gradient scaler guards the steps, or where the user lists it."""
+        if self._scaling.is_active():
+            self._judge.count_suppressed("scaled gradient", module, record)
+            return True
+        return False
+
+    def _stepping(self) -> None:
+        unguarded = self._scaling.begin_step()
+        if unguarded is not None:
+            self._trip(unguarded)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
+        self._facts.note(skipped=False, learning_rate=learning_rate_of(optimizer))
+        if self._stream.has_findings:
+            self.act_on_findings()
+
+    def _spill_for_exception(self, error: BaseException) -> None:
+        if self._closed or isinstance(error, (RecorderError, SystemExit, GeneratorExit)):
+            return
+        with self._clock.lock:
+            self._stream.flush()
+            frames = self._capture.emit_open_frames()
+            trigger = Trigger(TriggerKind.EXCEPTION.value, self.batch, self.step)
+            if frames:
+                trigger = place_of(TriggerKind.EXCEPTION, list(frames.values())[-1])
+            self._spiller.spill(trigger)
+
+    def _on_uncaught(
+        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._spill_for_exception(error)
+            self.close()
+        finally:
+            self._excepthook(kind, error, traceback)
+
+    def _prepare_compiled(self) -> None:
+        recompile()
+        if self._gradients is not None:
+            warnings.warn(
+                "Overflight sees no gradients at the inputs and outputs of modules inside compiled code, only those "
+                "of parameters. To see them, record a few batches without torch.compile.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+
+    def _detach(self) -> None:
+        self._hooked.detach()
+        if self._compiled:
+            recompile()
+        self._scaling.forget()
+        self._steps.detach()
+        if self._gradients is not None:
+            self._gradients.detach()
+        if sys.excepthook == self._installed_excepthook:
+            sys.excepthook = self._excepthook
+        atexit.unregister(self.close)
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise RecorderError("this recorder is closed; make a new one to go on recording")
+
+    def _info(self) -> RunInfo:
+        """The run's metadata as it is now."""
+        seconds, total = self._guard.seconds, max(time.perf_counter() - self._facts.begun, 1e-9)
+        return RunInfo(
+            run_id=self._run_id,
+            rank=self._rank,
+            world_size=self._world_size,
+            start_time=self._start_time,
+            settings=self._settings.as_json(),
+            overhead=Overhead(seconds, total, seconds / total),
+            versions=versions(),
+            modules=self._hooked.table(),
+            finfo=dict(self._meter.layouts.finfo),
+            batches=self._facts.batches,
+            suppressed=self._judge.suppressed,
+            evicted=self._ring.evicted,
+        )

@@ -1,0 +1,84 @@
+"""Loss scaling: which non-finite gradients are a gradient scaler finding its scale, and when it never will."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+
+from recorder.stream import Found
+
+LOWEST_USEFUL_SCALE = 1.0
+"""Below this the loss is shrunk: the unscaled gradients themselves do not fit their dtype, or hold a NaN."""
+
+
+class LossScaling:
+    """The run's gradient scaler, handed over or found, and the steps it has skipped in a row."""
+
+    def __init__(self, scaler: Any) -> None:
+        self._scaler = scaler
+        self._looked_for_one = scaler is not None
+        self._last_scale: float | None = None
+        self._bad: Found | None = None
+        self.skips = 0
+
+    @property
+    def scale(self) -> float | None:
+        """The scale when it was last read."""
+        return self._last_scale
+
+    def is_active(self) -> bool:
+        """Whether a scaler guards the steps: then a bad gradient makes it skip, and harms nothing."""
+        if not self._looked_for_one:
+            self._looked_for_one = True
+            self._scaler = _find_scaler()
+        return self._scaler is not None and bool(getattr(self._scaler, "is_enabled", lambda: True)())
+
+    def note_bad_gradient(self, found: Found) -> None:
+        """Remember where the first bad gradient of this batch was born."""
+        if self._bad is None:
+            self._bad = found
+
+    def begin_batch(self) -> None:
+        if self._scaler is not None and self._reading_is_free():
+            self._last_scale = self._read()
+
+    def end_batch(self) -> tuple[bool, Found | None]:
+        """Whether the step of this batch was skipped, and the bad gradient to report when skips do not end."""
+        bad = self._bad
+        if bad is None or self._scaler is None:
+            return False, None
+        before, now = self._last_scale, self._read()
+        self._last_scale = now
+        if before is not None and now >= before:
+            return False, None  # gradients are still being accumulated
+        self._bad = None
+        self.skips += 1
+        return True, bad if now < LOWEST_USEFUL_SCALE and self.skips > 1 else None
+
+    def begin_step(self) -> Found | None:
+        """A step is being taken. A bad gradient that should have prevented it was guarded by no scaler."""
+        self.skips = 0
+        bad, self._bad = self._bad, None
+        return bad
+
+    def forget(self) -> None:
+        """Hold on to no scaler of the user's."""
+        self._scaler = None
+
+    def _read(self) -> float:
+        return float(self._scaler.get_scale())
+
+    def _reading_is_free(self) -> bool:
+        scale = getattr(self._scaler, "_scale", None)
+        return self._last_scale is None or not isinstance(scale, torch.Tensor) or scale.device.type == "cpu"
+
+
+def _find_scaler() -> Any:
+    """A torch scaler that has scaled a loss already. Asked once, when the first bad gradient is seen."""
+    for candidate in gc.get_objects():
+        # not isinstance: that asks lazy proxies for their class, and wakes them
+        if issubclass(type(candidate), torch.amp.GradScaler) and candidate.is_enabled() and candidate._scale is not None:
+            return candidate
+    return None
