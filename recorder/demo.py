@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recorder.dump import read_info
 from recorder.errors import OverflowDetected
 from recorder.reading import read
 from recorder.recorder import Recorder
-from recorder.schema import RunInfo
 from recorder.verdict import diagnose
 
 VOCABULARY, WIDTH, INNER, HEADS, BLOCKS = 64, 64, 128, 4, 8
@@ -67,7 +67,8 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.feed_forward_norm(x), x)
+        widened: Tensor = x + self.feed_forward(self.feed_forward_norm(x), x)
+        return widened
 
 
 class GatedGeluTransformer(nn.Module):
@@ -116,13 +117,11 @@ def train(log_dir: Path) -> OverflowDetected | None:
     return None
 
 
-def report(overflow: OverflowDetected) -> None:
+def report(overflow: OverflowDetected, dump: Path) -> None:
     """Print the message, the verdict, and the dump's path as the last line."""
-    records = read(overflow.dump)
-    info: RunInfo = records.attrs["info"]
     print(f"\n{overflow}\n")
-    print("\n".join(diagnose(records, info).lines))
-    print(f"\n{overflow.dump}")
+    print("\n".join(diagnose(read(dump), read_info(dump)).lines))
+    print(f"\n{dump}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -133,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
     if overflow is None or overflow.dump is None:
         print(f"no overflow in {MOST_BATCHES} batches: this machine's fp16 is not like others", file=sys.stderr)
         return 1
-    report(overflow)
+    report(overflow, overflow.dump)
     return 0
 
 
