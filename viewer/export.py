@@ -46,10 +46,11 @@ def _write_text(records: pd.DataFrame, format_name: str, file: IO[str]) -> None:
 def _write_json(records: pd.DataFrame, file: IO[str]) -> None:
     """In pieces, and not by pandas, which rounds to 15 digits."""
     table = pa.Table.from_pandas(records, preserve_index=False)
-    separator = "[\n"
+    names, separator = table.column_names, "[\n"
     for start in range(0, table.num_rows, _PIECE):
-        for row in table.slice(start, _PIECE).to_pylist():
-            file.write(separator + dumps(row))
+        columns = [column.to_pylist() for column in table.slice(start, _PIECE).columns]
+        for row in zip(*columns, strict=True):
+            file.write(separator + dumps(dict(zip(names, row, strict=True))))
             separator = ",\n"
     file.write("\n]\n" if table.num_rows else "[]\n")
 

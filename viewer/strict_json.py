@@ -9,7 +9,10 @@ from typing import Any
 
 def dumps(value: Any, indent: int | None = None) -> str:
     """The value as strict JSON; a float that is not finite is spelled as text, so no number is lost or invented."""
-    return json.dumps(_spelled(value), indent=indent, allow_nan=False)
+    try:
+        return json.dumps(value, indent=indent, allow_nan=False)
+    except ValueError:
+        return json.dumps(_spelled(value), indent=indent, allow_nan=False)
 
 
 def _spelled(value: Any) -> Any:
