@@ -1,0 +1,147 @@
+"""The lines of a dump in which nothing went bad: why it exists, how near the limits, what was excused."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+
+from recorder.diagnosis.birth import Birth, Source
+from recorder.diagnosis.evidence import gather, limits_of
+from recorder.diagnosis.rows import Rows, Value
+from recorder.diagnosis.step_patterns import trailing_skips
+from recorder.diagnosis.words import count, listed, module_name, number, place, shortened, tensor_name, with_class
+from recorder.schema import RunInfo, TriggerKind
+
+
+def calm_lines(rows: Rows, info: RunInfo) -> list[str]:
+    """What there is to say, the reason for the dump first."""
+    parts = [_reason(rows, info), *_received(rows, info), _headroom(rows, info)]
+    parts += [_absorbed(rows), _expected(rows), _scaler(info), _warnings(info), _evicted(rows, info)]
+    return [part for part in parts if part]
+
+
+def _reason(rows: Rows, info: RunInfo) -> str:
+    trigger = info.trigger
+    kind = trigger.kind if trigger is not None else "none"
+    healthy = f"nothing went bad in {_extent(rows)}"
+    if kind == TriggerKind.TRACED_BATCH.value and trigger is not None and trigger.batch is not None:
+        return f"Healthy: {healthy} (traced batch {trigger.batch})."
+    if kind == TriggerKind.EXCEPTION.value:
+        return f"An exception ended the run{_open_place(rows, info)}; {healthy}."
+    begun = {
+        TriggerKind.MANUAL.value: "Dumped by hand",
+        TriggerKind.SIGNAL.value: "Dumped on a signal",
+        TriggerKind.RECOVERED.value: "Recovered from the ring of a process that did not close it",
+    }
+    return f"{begun.get(kind, 'No overflow')}: {healthy}." + (_last_seen(rows) if kind == "recovered" else "")
+
+
+def _extent(rows: Rows) -> str:
+    if not len(rows):
+        return "an empty dump"
+    seen = np.unique(rows.batch[rows.batch >= 0])
+    frames = count(len(np.unique(rows.seq)), "frame")
+    if not len(seen):
+        return frames
+    return f"{frames} of batch {seen[0]}" if len(seen) == 1 else f"{frames} of batches {seen[0]} to {seen[-1]}"
+
+
+def _last_seen(rows: Rows) -> str:
+    if not len(rows):
+        return ""
+    last = rows.values(np.array([len(rows) - 1]))[0]
+    return f" Last frame: {module_name(last.module, 40)}, {last.phase}, batch {last.batch}."
+
+
+def _open_frame(rows: Rows, info: RunInfo) -> tuple[Value, ...]:
+    """The records of the frame that an exception left open."""
+    trigger = info.trigger
+    if trigger is None or trigger.kind != TriggerKind.EXCEPTION.value or trigger.seq is None:
+        return ()
+    return rows.values(np.flatnonzero(rows.seq == trigger.seq)[:100])
+
+
+def _open_place(rows: Rows, info: RunInfo) -> str:
+    trigger, frame = info.trigger, _open_frame(rows, info)
+    if frame:
+        return f" inside {with_class(frame[0], 50)}, {frame[0].phase}, batch {frame[0].batch}"
+    if trigger is not None and trigger.module is not None:
+        return f" inside {module_name(trigger.module, 50)}"
+    return f" after batch {trigger.batch}" if trigger is not None and trigger.batch is not None else ""
+
+
+def _received(rows: Rows, info: RunInfo) -> list[str]:
+    given = [value for value in _open_frame(rows, info) if value.role == "input"]
+    if not given:
+        return []
+    said = [f"{shortened(value.key, 20)} {value.dtype} {shortened(value.shape, 24)}".strip() for value in given]
+    return [f"It had received: {listed(said)}."]
+
+
+def _headroom(rows: Rows, info: RunInfo) -> str | None:
+    """The value nearest to its dtype's limit."""
+    nearest: tuple[float, int, float] | None = None
+    sizes = rows.number("abs_max")
+    for dtype, limit in limits_of(info).items():
+        at = np.flatnonzero(rows.is_text("dtype", dtype) & (sizes > 0))
+        if at.size == 0:
+            continue
+        index = int(at[np.argmax(sizes[at])])
+        room = float(np.log2(limit.max) - np.log2(sizes[index]))
+        if nearest is None or room < nearest[0]:
+            nearest = (room, index, limit.max)
+    return None if nearest is None else _headroom_line(rows, info, *nearest)
+
+
+def _headroom_line(rows: Rows, info: RunInfo, room: float, index: int, limit: float) -> str:
+    value = rows.values(np.array([index]))[0]
+    said = (
+        f"Nearest to a limit: {number(value.abs_max)} in {value.dtype} (limit {number(limit)}, {room:.1f} binades left)"
+    )
+    earlier = [number(size) for _, size in gather(rows, Birth(value, Source.UNKNOWN), info).history]
+    trend = f", after {', '.join(earlier)} in the batches before" if earlier else ""
+    return (
+        f"{said}: {tensor_name(value.role, value.key)} of {module_name(value.module, 40)}, batch {value.batch}{trend}."
+    )
+
+
+def _absorbed(rows: Rows) -> str | None:
+    bad = np.flatnonzero(rows.bad & rows.is_text("role", "input"))
+    if not bad.size:
+        return None
+    first = rows.values(bad[:1])[0]
+    return f"Non-finite values came in and had no effect: {count(int(bad.size), 'record')}, first {place(first, 40)}."
+
+
+def _expected(rows: Rows) -> str | None:
+    expected = np.flatnonzero(rows.truth("expected") & rows.truth("flagged"))
+    if not expected.size:
+        return None
+    names = sorted(module_name(name, 30) for name in rows.distinct("module", expected))
+    return f"Expected non-finite values, such as masks: {count(int(expected.size), 'record')}, in {listed(names)}."
+
+
+def _scaler(info: RunInfo) -> str | None:
+    judged = [one for one in info.batches if one.skipped is not None]
+    skipped = sum(1 for one in judged if one.skipped)
+    if not skipped:
+        return None
+    scale = next((one.loss_scale for one in reversed(info.batches) if one.loss_scale is not None), None)
+    row = trailing_skips(info.batches)
+    trailing = f", the last {row} in a row" if row else ""
+    return f"The scaler skipped {skipped} of {count(len(judged), 'step')}{trailing}; its scale is {number(scale)}."
+
+
+def _warnings(info: RunInfo) -> str | None:
+    if not info.warnings:
+        return None
+    kinds = [f"{kind} ({amount})" for kind, amount in Counter(one.kind for one in info.warnings).most_common()]
+    first = info.warnings[0]
+    return f"Warnings: {listed(kinds)}; first in {module_name(first.module, 40)}: {shortened(first.text, 60)}"
+
+
+def _evicted(rows: Rows, info: RunInfo) -> str | None:
+    if not info.evicted or not len(rows):
+        return None
+    return f"{count(info.evicted, 'older record')} from before batch {rows.batch[0]} evicted: not judged here."

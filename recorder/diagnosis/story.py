@@ -1,0 +1,166 @@
+"""The lines of a verdict between its place and its readings: numbers, source, growth and spread."""
+
+from __future__ import annotations
+
+import math
+
+from recorder.diagnosis.birth import Source
+from recorder.diagnosis.evidence import Evidence
+from recorder.diagnosis.facts import of_role
+from recorder.diagnosis.rows import Value
+from recorder.diagnosis.words import (
+    count,
+    kind_of,
+    listed,
+    module_name,
+    number,
+    relative,
+    shortened,
+    tensor_name,
+    with_class,
+)
+
+
+def story(evidence: Evidence) -> list[str]:
+    """Those of the lines that this evidence has something to say for; at most six."""
+    said = numbers(evidence)
+    parts = [
+        f"{said[0].upper()}{said[1:]}." if said else None,
+        source(evidence),
+        frames(evidence),
+        batches(evidence),
+        spread(evidence),
+        eviction(evidence),
+    ]
+    return [part for part in parts if part]
+
+
+def numbers(evidence: Evidence) -> str:
+    """How many elements, and how near the finite ones are to the dtype's limit."""
+    first, limit = evidence.first, evidence.limit
+    parts = [_share(first)]
+    if first.role not in ("parameter", "buffer", "input"):
+        before, peak = _largest_before(evidence)
+        where = f" in {first.dtype}, limit {number(limit.max)}" if limit is not None else ""
+        parts.append(f"{before} {number(peak)}{where}" if peak is not None else "")
+    return ", ".join(part for part in parts if part)
+
+
+def source(evidence: Evidence) -> str | None:
+    """Born here, or where it came in from."""
+    first = evidence.first
+    said = {
+        Source.BORN: _born(evidence),
+        Source.BETWEEN: f"Made between modules, by the own code of {_maker(evidence)}: no module put it out.",
+        Source.DATA: "Inherited from the data: it came into the model with the batch, before any module ran.",
+        Source.WEIGHT: _weight(evidence),
+        Source.BUFFER: _weight(evidence),
+        Source.GRADIENT: "Inherited from the gradients: some of this batch's were bad before the step was taken.",
+        Source.AFTER: "Inherited: the gradient was bad when it came to this module, so something after it made it.",
+        Source.EARLIER: f"Inherited: something that went into {module_name(first.module, 50)} was bad already.",
+    }
+    return said.get(evidence.source)
+
+
+def frames(evidence: Evidence) -> str | None:
+    """The chain of abs max through the frames before."""
+    first = evidence.first
+    steps = [_step_of_chain(value, first) for value in evidence.chain]
+    if not steps or evidence.source not in (Source.BORN, Source.BETWEEN, Source.EARLIER) or first.phase == "optimizer":
+        return None
+    said = f"Over frames, abs max: {' -> '.join(steps)} -> {kind_of(first)}."
+    largest = evidence.largest
+    if largest is not None and (largest.abs_max or 0) > max(value.abs_max or 0 for value in evidence.chain):
+        room = f" Largest before: {number(largest.abs_max)} ({tensor_name(largest.role, largest.key)} of "
+        said += f"{room}{relative(largest.module, first.module)})."
+    return said
+
+
+def batches(evidence: Evidence) -> str | None:
+    """The same value in earlier batches."""
+    sizes = [number(size) for _, size in evidence.history]
+    if not sizes:
+        return None
+    when = "in the batch before" if len(sizes) == 1 else f"in the last {len(sizes)} batches"
+    return f"Over batches, abs max of the same value: {', '.join(sizes)} {when}, now {kind_of(evidence.first)}."
+
+
+def spread(evidence: Evidence) -> str | None:
+    """What became of it."""
+    later = evidence.spread
+    if later.frames == 0:
+        return "The dump ends with it: how it would have spread is not recorded."
+    if later.bad_frames == 0:
+        return f"It went no further: {count(later.frames, 'later frame')} in the dump came out finite."
+    names = [shortened(name, 28) or "the model" for name in later.modules]
+    far = ", as far as the model's output" if later.reached_output else ""
+    return f"It spread to {later.bad_frames:,} of {count(later.frames, 'later frame')}{far}: {listed(names)}."
+
+
+def eviction(evidence: Evidence) -> str | None:
+    """Where the birth may lie before what was kept."""
+    from_before = evidence.source is Source.EARLIER or (
+        evidence.source in (Source.WEIGHT, Source.BUFFER) and evidence.was_finite is None and evidence.first.batch > 0
+    )
+    if not from_before or not evidence.evicted:
+        return None
+    lost = count(evidence.evicted, "record")
+    return f"It may have been born earlier: {lost} from before batch {evidence.first_batch} evicted."
+
+
+def _share(first: Value) -> str:
+    bad = first.num_nan + first.num_inf
+    if not bad or not first.numel:
+        return ""
+    return "its only element" if first.numel == 1 else f"{bad:,} of {count(first.numel, 'element')}"
+
+
+def _largest_before(evidence: Evidence) -> tuple[str, float | None]:
+    """The largest finite value: of itself, else of what went in, else of the batch before."""
+    first = evidence.first
+    if first.abs_max is not None:
+        return "its finite values reach", first.abs_max
+    into = of_role(evidence.frame, "grad_output" if first.phase == "backward" else "input")
+    peaks = [value.abs_max for value in into if value.abs_max is not None and value.dtype in evidence.limits]
+    if peaks:
+        return "abs max before", max(peaks)
+    if evidence.history:
+        return "abs max in the batch before", evidence.history[-1][1]
+    return "", None
+
+
+def _born(evidence: Evidence) -> str:
+    first, step = evidence.first, evidence.step
+    if first.phase == "backward":
+        return "Born here: the gradient that came into this module was finite, the one that left it was not."
+    if first.phase != "optimizer":
+        return "Born here: inputs, parameters and buffers of this module call were finite."
+    if not step.gradients:
+        return "Born in the optimizer's step; the dump holds no gradient of this batch that could be to blame."
+    lost = f"; it broke {step.bad_parameters:,} of {count(step.parameters, 'parameter')}" if step.bad_parameters else ""
+    return f"Born in the optimizer's step: all {count(step.gradients, 'gradient')} of this batch were finite{lost}."
+
+
+def _weight(evidence: Evidence) -> str:
+    first = evidence.first
+    if evidence.was_finite is not None:
+        finite = f"finite in batch {evidence.was_finite}"
+        return f"Inherited: this {first.role} was {finite}, and bad when batch {first.batch} ran."
+    if first.batch <= 0:
+        return f"Inherited: this {first.role} was bad before the first batch ran."
+    return (
+        f"Inherited: this {first.role} was bad when batch {first.batch} ran; the step before, or other code, wrote it."
+    )
+
+
+def _maker(evidence: Evidence) -> str:
+    return with_class(evidence.around, 50) if evidence.around is not None else "the module around"
+
+
+def _step_of_chain(value: Value, first: Value) -> str:
+    return f"{number(value.abs_max)} ({relative(value.module, first.module)})"
+
+
+def binades(abs_max: float, limit: float) -> float:
+    """Headroom: log2(limit / abs_max)."""
+    return math.log2(limit / abs_max) if abs_max > 0 else math.inf
