@@ -121,7 +121,7 @@ def test_text_shows_verdict_then_the_frames_up_to_the_origin(tmp_path: Path) -> 
 
 def test_text_columns_are_aligned(tmp_path: Path) -> None:
     lines = report_text(report_of(overflow_run(tmp_path))).splitlines()
-    start = next(i for i, line in enumerate(lines) if "abs max" in line)
+    start = next(i for i, line in enumerate(lines) if line.split()[:1] == ["seq"])
     edge = lines[start].index("dtype")
     table = lines[start + 1 : lines.index("", start)]
     assert sum(line[:5].strip() != "" for line in table) == 12
