@@ -1,0 +1,257 @@
+"""The ring: the latest records of one process in one preallocated, mapped file, which outlives the process.
+
+A record is written as position 0, checksum, body, position; whoever reads a slot trusts it only when position and
+checksum fit. The page cache keeps what a killed process wrote. Nothing is flushed, and the caller serialises.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from recorder.encoding import (
+    ALL_NULL,
+    CHECKSUM_PRIME,
+    EXPECTED,
+    ORIGIN,
+    POSITION_WEIGHT,
+    RECOMPUTE,
+    SLOT,
+    SLOT_SIZE,
+    TRAINING,
+    Slots,
+    checksums,
+    table_of,
+)
+from recorder.errors import DumpError, RecorderError
+from recorder.names import NameLog, parse
+from recorder.records import Frame, Statistics
+from recorder.ring_file import (
+    HEADER_SIZE,
+    Header,
+    RingState,
+    create_file,
+    read_header,
+    write_at,
+)
+from recorder.schema import Role, RunInfo
+
+_FRAME = struct.Struct("<qqqIiI").pack  # batch, seq, t_ns, step, call, site
+_HEALTHY = struct.Struct("<I36sI2d").pack  # place, frame, flags, abs_min, abs_max; what follows is 0
+_WHOLE = struct.Struct("<I36sI4d5q").pack
+_SLOT = struct.Struct("<QI116s").pack_into  # no position yet, checksum, body
+_COMMIT = struct.Struct("<Q").pack_into
+_HEALTHY_NULLS = 0b110001100  # mean, rms, num_zero and num_subnormal are not computed by "minmax"
+
+
+class RingContents(NamedTuple):
+    """What a scan found. evicted: records that the ring dropped; gaps: records that are missing between the oldest
+    and the newest; torn: slots that were being written when they were read."""
+
+    info: RunInfo
+    table: pa.Table
+    rank: int
+    pid: int
+    state: RingState
+    evicted: int
+    gaps: int
+    torn: int
+
+
+class Ring:
+    """Fixed-capacity buffer of the latest records. Not thread-safe; inert in a forked child."""
+
+    def __init__(self, path: Path, file: int, header: Header) -> None:
+        self.path = path
+        self.capacity = header.capacity
+        self._rank = header.rank
+        self._file = file
+        self._header = header
+        self._map = mmap.mmap(file, HEADER_SIZE + self.capacity * SLOT_SIZE)
+        self._slots: Slots = np.frombuffer(self._map, SLOT, self.capacity, HEADER_SIZE)
+        self._position = 0
+        self._names = NameLog(self._write_log)
+        self._live = True
+        _rings.add(self)
+
+    @classmethod
+    def create(cls, directory: Path, *, run_id: str, rank: int, capacity: int) -> Ring:
+        """Make the ring's file in the run's directory. capacity: records.
+
+        Raises:
+            RecorderError: the file cannot be made, or the disk is full.
+        """
+        path, file, header = create_file(directory, run_id, rank, capacity)
+        return cls(path, file, header)
+
+    @property
+    def position(self) -> int:
+        """Records appended so far."""
+        return self._position
+
+    @property
+    def evicted(self) -> int:
+        """Records that are no longer in the ring."""
+        return max(0, self._position - self.capacity)
+
+    def append(self, frame: Frame) -> None:
+        """Write the records of one frame.
+
+        Raises:
+            RecorderError: a new name did not fit on the disk.
+        """
+        if not self._live:
+            return
+        batch, step, seq, call, t_ns, phase, module, module_class, depth, training, recompute, records, origin = frame
+        names = self._names
+        site = names.site_ids.get((phase, module, module_class, depth))
+        if site is None:
+            site = names.add_site(phase, module, module_class, depth)
+        shared = _FRAME(batch, seq, t_ns, step, call, site)
+        flags = (TRAINING if training else 0) | (RECOMPUTE if recompute else 0)
+        get_place, buffer, capacity, position = names.place_ids.get, self._map, self.capacity, self._position
+        for role, key, layout, statistics, expected in records:
+            place = get_place((role, key, layout))
+            if place is None:
+                place = names.add_place(role, key, layout)
+            abs_min, abs_max, mean, rms, nan, posinf, neginf, zero, subnormal = statistics
+            if (
+                mean is rms is zero is subnormal is None
+                and nan == 0 == posinf
+                and neginf == 0
+                and abs_min is not None
+                and abs_max is not None
+            ):
+                own = flags | _HEALTHY_NULLS | EXPECTED if expected else flags | _HEALTHY_NULLS
+                body = _HEALTHY(place, shared, own, abs_min, abs_max)
+            else:
+                body = _body(place, shared, flags, role, statistics, expected, origin)
+            offset = HEADER_SIZE + position % capacity * SLOT_SIZE
+            position += 1
+            checksum = (int.from_bytes(body, "little") + position * POSITION_WEIGHT) % CHECKSUM_PRIME
+            _SLOT(buffer, offset, 0, checksum, body)
+            _COMMIT(buffer, offset, position)
+        self._position = position
+
+    def append_many(self, frames: Sequence[Frame]) -> None:
+        """Write the records of many frames."""
+        for frame in frames:
+            self.append(frame)
+
+    def table(self, since: int = 0) -> pa.Table:
+        """The records from position `since` on that are still in the ring, oldest first."""
+        first = min(max(since, self._position - self.capacity, 0), self._position)
+        wanted = np.arange(first, self._position) % self.capacity
+        return table_of(self._slots[wanted], self._names.names, self._rank)
+
+    def set_info(self, info: RunInfo) -> None:
+        """Keep the run's metadata, for `recover`; a later call replaces it."""
+        if self._live:
+            self._names.set_info(info.to_json())
+
+    def close(self, *, clean: bool) -> None:
+        """Let go of the file. clean: the run has ended as it should and needs no recovery."""
+        if not self._live:
+            return
+        if clean:
+            self._header.mark(self._file, RingState.CLEAN)
+        self._detach()
+        os.close(self._file)
+
+    def unlink(self) -> None:
+        """Remove the file."""
+        self.path.unlink(missing_ok=True)
+
+    def _detach(self) -> None:
+        self._live = False
+        _rings.discard(self)
+
+    def _write_log(self, offset: int, entry: bytes) -> None:
+        try:
+            write_at(self._file, self._header.log_offset + offset, entry)
+        except OSError as error:
+            raise RecorderError(f"{self.path}: cannot write the ring: {error.strerror}") from None
+
+
+def _body(
+    place: int, shared: bytes, flags: int, role: Role, statistics: Statistics, expected: bool, origin: bool
+) -> bytes:
+    """A slot's body for any statistics."""
+    for bit, value in enumerate(statistics):
+        if value is None:
+            flags |= 1 << bit
+    if expected:
+        flags |= EXPECTED
+    if origin and role is Role.OUTPUT and not expected and statistics.flagged:
+        flags |= ORIGIN
+    if flags & ALL_NULL:
+        return _WHOLE(place, shared, flags, *(0 if value is None else value for value in statistics))
+    return _WHOLE(place, shared, flags, *statistics)
+
+
+def scan(path: Path | str) -> RingContents:
+    """Read a ring from outside, whether its process is alive or not.
+
+    Raises:
+        DumpError: the file is not a readable ring.
+    """
+    path = Path(path)
+    header, slots, log = read_header(path)
+    names = parse(log)
+    good = _trusted(slots, header.capacity) & (slots["site"] < len(names.sites)) & (slots["place"] < len(names.places))
+    torn = int(np.count_nonzero(~good & _written(slots)))
+    kept = slots[good]
+    kept = kept[np.argsort(kept["position"], kind="stable")]
+    newest = int(kept["position"][-1]) if len(kept) else 0
+    evicted = max(0, newest - header.capacity)
+    gaps = newest - evicted - int(np.count_nonzero(kept["position"] > evicted))
+    return RingContents(
+        _info(path, names.info, header),
+        table_of(kept, names, header.rank),
+        header.rank,
+        header.pid,
+        header.state,
+        evicted,
+        gaps,
+        torn,
+    )
+
+
+def _trusted(slots: Slots, capacity: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    position = slots["position"]
+    fits = (position != 0) & ((position - np.uint64(1)) % np.uint64(capacity) == np.arange(len(slots), dtype=np.uint64))
+    return fits & (checksums(slots) == slots["checksum"])
+
+
+def _written(slots: Slots) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    return slots.view(np.uint8).reshape(-1, SLOT_SIZE).any(axis=1)
+
+
+def _info(path: Path, text: str, header: Header) -> RunInfo:
+    if not text:
+        return RunInfo(header.run_id, header.rank)
+    try:
+        return RunInfo.from_json(text)
+    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+        raise DumpError(path, "the ring's run metadata is not the JSON that Overflight writes") from None
+
+
+_rings: weakref.WeakSet[Ring] = weakref.WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """The child shares the mapping: what it wrote would be taken for the parent's."""
+    for ring in list(_rings):
+        ring._detach()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
