@@ -20,7 +20,8 @@ def slope_at_zero(evidence: Evidence) -> Reading | None:
     if not tiny:
         return None
     smallest = min(tiny, key=lambda v: v.abs_min or 0.0)
-    how = Confidence.VERY_LIKELY if evidence.first.num_inf else Confidence.LIKELY
+    likely = Confidence.POSSIBLE if _forward_holds_nan(evidence) else Confidence.LIKELY
+    how = Confidence.VERY_LIKELY if evidence.first.num_inf else likely
     what = "an exact 0" if smallest.abs_min == 0 else f"a value of {number(smallest.abs_min)}"
     cause = f"the slope of a square root, logarithm, norm or quotient at {what} ({smallest.role} of its forward)"
     return Reading("slope at zero", how, cause, "add an eps inside: sqrt(x + eps), log(x.clamp_min(eps)), log_softmax")
@@ -50,7 +51,8 @@ def equal_eigenvalues(evidence: Evidence) -> Reading | None:
     """The gradient of a decomposition divides by the gaps between eigenvalues."""
     if matrices(evidence) or _forward_holds_nan(evidence) or not evidence.forward:
         return None
-    if not _is_spectral(evidence) and any(v.abs_min == 0 for v in float_inputs(evidence)):
+    plain = not evidence.first.num_nan or any(v.abs_min == 0 for v in float_inputs(evidence))
+    if plain and not _is_spectral(evidence):
         return None
     how = Confidence.LIKELY if _is_spectral(evidence) else Confidence.POSSIBLE
     cause = "an eigen or singular value decomposition of a degenerate input: equal values, 1/(a - a) in its gradient"

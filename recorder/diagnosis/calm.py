@@ -16,7 +16,7 @@ from recorder.schema import RunInfo, TriggerKind
 
 def calm_lines(rows: Rows, info: RunInfo) -> list[str]:
     """What there is to say, the reason for the dump first."""
-    parts = [_reason(rows, info), *_received(rows, info), _headroom(rows, info)]
+    parts = [_reason(rows, info), *_received(rows, info), *_headroom(rows, info)]
     parts += [_absorbed(rows), _expected(rows), _scaler(info), _warnings(info), _evicted(rows, info)]
     return [part for part in parts if part]
 
@@ -79,7 +79,7 @@ def _received(rows: Rows, info: RunInfo) -> list[str]:
     return [f"It had received: {listed(said)}."]
 
 
-def _headroom(rows: Rows, info: RunInfo) -> str | None:
+def _headroom(rows: Rows, info: RunInfo) -> list[str]:
     """The value nearest to its dtype's limit."""
     nearest: tuple[float, int, float] | None = None
     sizes = rows.number("abs_max")
@@ -91,19 +91,16 @@ def _headroom(rows: Rows, info: RunInfo) -> str | None:
         room = float(np.log2(limit.max) - np.log2(sizes[index]))
         if nearest is None or room < nearest[0]:
             nearest = (room, index, limit.max)
-    return None if nearest is None else _headroom_line(rows, info, *nearest)
+    return [] if nearest is None else _headroom_lines(rows, info, *nearest)
 
 
-def _headroom_line(rows: Rows, info: RunInfo, room: float, index: int, limit: float) -> str:
+def _headroom_lines(rows: Rows, info: RunInfo, room: float, index: int, limit: float) -> list[str]:
     value = rows.values(np.array([index]))[0]
-    said = (
-        f"Nearest to a limit: {number(value.abs_max)} in {value.dtype} (limit {number(limit)}, {room:.1f} binades left)"
-    )
+    where = f"{tensor_name(value.role, value.key)} of {module_name(value.module, 50)}, batch {value.batch}"
+    left = f"{room:.1f} binades left below {number(limit)}"
+    said = [f"Nearest to a limit: {number(value.abs_max)} in {value.dtype}, {left}: {where}."]
     earlier = [number(size) for _, size in gather(rows, Birth(value, Source.UNKNOWN), info).history]
-    trend = f", after {', '.join(earlier)} in the batches before" if earlier else ""
-    return (
-        f"{said}: {tensor_name(value.role, value.key)} of {module_name(value.module, 40)}, batch {value.batch}{trend}."
-    )
+    return said + ([f"Its abs max in the batches before: {', '.join(earlier)}."] if earlier else [])
 
 
 def _absorbed(rows: Rows) -> str | None:
@@ -137,8 +134,7 @@ def _warnings(info: RunInfo) -> str | None:
     if not info.warnings:
         return None
     kinds = [f"{kind} ({amount})" for kind, amount in Counter(one.kind for one in info.warnings).most_common()]
-    first = info.warnings[0]
-    return f"Warnings: {listed(kinds)}; first in {module_name(first.module, 40)}: {shortened(first.text, 60)}"
+    return f"Warnings: {listed(kinds)}. First: {info.warnings[0].text}"
 
 
 def _evicted(rows: Rows, info: RunInfo) -> str | None:

@@ -97,7 +97,7 @@ def gather(rows: Rows, birth: Birth, info: RunInfo) -> Evidence:
     around, around_frame = _around(rows, first, info)
     forward = frame if first.phase == "forward" else _forward_of(rows, first)
     same_batch = rows.batch == first.batch
-    before = np.flatnonzero(same_batch & (rows.seq < first.seq) & _of_phase(rows, first.phase))
+    before = _before(rows, first, same_batch)
     return Evidence(
         first=first,
         source=birth.source,
@@ -121,6 +121,15 @@ def gather(rows: Rows, birth: Birth, info: RunInfo) -> Evidence:
 
 def limits_of(info: RunInfo) -> dict[str, DtypeLimits]:
     return {**STANDARD_LIMITS, **{name: limit for name, limit in info.finfo.items() if limit is not None}}
+
+
+def _before(rows: Rows, first: Value, same_batch: Mask) -> Indices:
+    """Records of the batch and phase before it. What runs inside the module that a bad input went into is after it."""
+    before = np.flatnonzero(same_batch & (rows.seq < first.seq) & _of_phase(rows, first.phase))
+    if first.role != "input" or not first.module:
+        return before
+    inside = {name for name in rows.distinct("module", before) if name.startswith(first.module + ".")}
+    return before[~rows.is_text("module", *inside)[before]]
 
 
 def _of_phase(rows: Rows, phase: str) -> Mask:
@@ -171,7 +180,7 @@ def _chain(rows: Rows, before: Indices, limits: Mapping[str, DtypeLimits], lengt
 
 
 def _is_result(rows: Rows, limits: Mapping[str, DtypeLimits]) -> Mask:
-    result = rows.is_text("role", "output", "grad_input", "gradient") & rows.is_text("dtype", *limits)
+    result = rows.is_text("role", "output", "grad_input") & rows.is_text("dtype", *limits)
     return result & np.isfinite(rows.number("abs_max")) & ~rows.truth("flagged")
 
 
@@ -195,7 +204,8 @@ def _has_child_before(rows: Rows, results: Indices, index: int, module: str) -> 
 
 
 def _largest(rows: Rows, before: Indices, dtype: str) -> Value | None:
-    same = before[(rows.is_text("dtype", dtype) & ~rows.is_text("role", "parameter", "buffer"))[before]]
+    flowing = rows.is_text("role", "input", "output", "grad_input", "grad_output")
+    same = before[(rows.is_text("dtype", dtype) & flowing)[before]]
     sizes = rows.number("abs_max")[same]
     if same.size == 0 or np.isnan(sizes).all():
         return None

@@ -23,7 +23,7 @@ from recorder.diagnosis.facts import (
     whole_inputs,
 )
 from recorder.diagnosis.reading import Confidence, Reading
-from recorder.diagnosis.words import number
+from recorder.diagnosis.words import module_name, number
 
 NEAR = 1 / 16
 """Finite values within four binades of the limit say that the others went over it."""
@@ -220,9 +220,10 @@ def training_diverges(evidence: Evidence) -> Reading | None:
 
 def own_code(evidence: Evidence) -> Reading | None:
     """What is left when nothing else fits."""
-    nan = "0/0, inf - inf, or a square root or logarithm of a negative number"
+    nan = "0/0, inf - inf, or a root or logarithm of a negative number"
     what = nan if evidence.first.num_nan else "a division by something tiny, an exp, or a large product"
-    cause = f"an operation inside this module's own forward: {what}"
+    whose = f"the own forward of {module_name(evidence.maker.module, 40)}"
+    cause = f"an operation inside {whose}: {what}"
     return Reading("own code", Confidence.POSSIBLE, cause, "print the steps inside that forward on this batch")
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from recorder.diagnosis.birth import Source
 from recorder.diagnosis.evidence import Evidence
-from recorder.diagnosis.facts import of_role
+from recorder.diagnosis.facts import is_narrow, of_role
 from recorder.diagnosis.rows import Value
 from recorder.diagnosis.words import (
     count,
@@ -19,6 +17,8 @@ from recorder.diagnosis.words import (
     tensor_name,
     with_class,
 )
+
+_GROWN = (Source.BORN, Source.BETWEEN, Source.EARLIER)
 
 
 def story(evidence: Evidence) -> list[str]:
@@ -41,7 +41,8 @@ def numbers(evidence: Evidence) -> str:
     parts = [_share(first)]
     if first.role not in ("parameter", "buffer", "input"):
         before, peak = _largest_before(evidence)
-        where = f" in {first.dtype}, limit {number(limit.max)}" if limit is not None else ""
+        near = limit is not None and (first.num_inf or is_narrow(limit) or (peak or 0) > limit.max / 1024)
+        where = f" in {first.dtype}" + (f", limit {number(limit.max)}" if limit is not None and near else "")
         parts.append(f"{before} {number(peak)}{where}" if peak is not None else "")
     return ", ".join(part for part in parts if part)
 
@@ -64,22 +65,22 @@ def source(evidence: Evidence) -> str | None:
 
 def frames(evidence: Evidence) -> str | None:
     """The chain of abs max through the frames before."""
-    first = evidence.first
-    steps = [_step_of_chain(value, first) for value in evidence.chain]
-    if not steps or evidence.source not in (Source.BORN, Source.BETWEEN, Source.EARLIER) or first.phase == "optimizer":
+    first, chain = evidence.first, evidence.chain
+    if not chain or evidence.source not in _GROWN or first.phase == "optimizer":
         return None
+    steps = [f"{number(value.abs_max)} ({relative(value.module, first.module)})" for value in chain]
     said = f"Over frames, abs max: {' -> '.join(steps)} -> {kind_of(first)}."
     largest = evidence.largest
-    if largest is not None and (largest.abs_max or 0) > max(value.abs_max or 0 for value in evidence.chain):
-        room = f" Largest before: {number(largest.abs_max)} ({tensor_name(largest.role, largest.key)} of "
-        said += f"{room}{relative(largest.module, first.module)})."
-    return said
+    if largest is None or (largest.abs_max or 0) < 2 * max(value.abs_max or 0 for value in chain):
+        return said
+    where = f"{tensor_name(largest.role, largest.key)} of {relative(largest.module, first.module)}"
+    return f"{said} Largest: {number(largest.abs_max)}, {where}."
 
 
 def batches(evidence: Evidence) -> str | None:
     """The same value in earlier batches."""
     sizes = [number(size) for _, size in evidence.history]
-    if not sizes:
+    if not sizes or evidence.source not in _GROWN:
         return None
     when = "in the batch before" if len(sizes) == 1 else f"in the last {len(sizes)} batches"
     return f"Over batches, abs max of the same value: {', '.join(sizes)} {when}, now {kind_of(evidence.first)}."
@@ -134,11 +135,17 @@ def _born(evidence: Evidence) -> str:
     if first.phase == "backward":
         return "Born here: the gradient that came into this module was finite, the one that left it was not."
     if first.phase != "optimizer":
-        return "Born here: inputs, parameters and buffers of this module call were finite."
+        given = _up_to(evidence.forward, "input"), _up_to(evidence.forward, "parameter")
+        return "Born here: inputs{}, parameters{} and buffers of this module call were finite.".format(*given)
     if not step.gradients:
         return "Born in the optimizer's step; the dump holds no gradient of this batch that could be to blame."
     lost = f"; it broke {step.bad_parameters:,} of {count(step.parameters, 'parameter')}" if step.bad_parameters else ""
-    return f"Born in the optimizer's step: all {count(step.gradients, 'gradient')} of this batch were finite{lost}."
+    return f"Born in the optimizer's step: no gradient of this batch was bad ({step.gradients:,} seen){lost}."
+
+
+def _up_to(values: tuple[Value, ...], role: str) -> str:
+    peaks = [value.abs_max for value in of_role(values, role) if value.abs_max is not None]
+    return f" (up to {number(max(peaks))})" if peaks else ""
 
 
 def _weight(evidence: Evidence) -> str:
@@ -155,12 +162,3 @@ def _weight(evidence: Evidence) -> str:
 
 def _maker(evidence: Evidence) -> str:
     return with_class(evidence.around, 50) if evidence.around is not None else "the module around"
-
-
-def _step_of_chain(value: Value, first: Value) -> str:
-    return f"{number(value.abs_max)} ({relative(value.module, first.module)})"
-
-
-def binades(abs_max: float, limit: float) -> float:
-    """Headroom: log2(limit / abs_max)."""
-    return math.log2(limit / abs_max) if abs_max > 0 else math.inf
