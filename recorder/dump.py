@@ -38,7 +38,7 @@ class DumpWriter:
         self._temporary = path.with_name(f".{path.name}.{os.getpid()}")
         self._writer = pq.ParquetWriter(
             self._temporary,
-            DUMP_SCHEMA,
+            DUMP_SCHEMA.with_metadata({SCHEMA_VERSION_KEY: SCHEMA_VERSION}),
             compression="zstd",
             compression_level=3,
             use_dictionary=_TEXT_COLUMNS,
@@ -52,9 +52,7 @@ class DumpWriter:
 
     def close(self, info: RunInfo) -> Path:
         """Add the metadata and make the dump visible; its path, which has a number added where it was taken."""
-        self._writer.add_key_value_metadata(
-            {SCHEMA_VERSION_KEY.decode(): SCHEMA_VERSION, RUN_INFO_KEY.decode(): info.to_json()}
-        )
+        self._writer.add_key_value_metadata({RUN_INFO_KEY.decode(): info.to_json()})
         self._writer.close()
         _sync(self._temporary)
         path = _move(self._temporary, self._path)
