@@ -39,7 +39,7 @@ from recorder.run_directory import (
     versions,
     write_atomically,
 )
-from recorder.records import TensorRecord
+from recorder.records import Frame, TensorRecord
 from recorder.scaling import LossScaling
 from recorder.schema import Overhead, Phase, RunInfo, Trigger, TriggerKind
 from recorder.settings import (
@@ -52,6 +52,7 @@ from recorder.settings import (
     check_scaler,
     checked_settings,
 )
+from recorder.silent import SilentRules
 from recorder.spill import Spiller, place_of
 from recorder.step_capture import StepCapture
 from recorder.stream import Found, FrameStream
@@ -145,7 +146,8 @@ class Recorder:
         self._guard = Guard(self._clock, self.failed)
         self._scaling = LossScaling(scaler)
         assembly = BackwardAssembly(self._clock, self._excuse_gradient)
-        self._stream = FrameStream(self._meter, self._judge, assembly, self._spiller.append)
+        self._silent = SilentRules(self._meter.layouts.finfo)
+        self._stream = FrameStream(self._meter, self._judge, assembly, self._write)
         self._gradients = (
             GradientCapture(self._clock, self._guard, self._meter, self._stream, assembly, self.act_on_findings)
             if Phase.BACKWARD in settings.phases
@@ -159,7 +161,8 @@ class Recorder:
         if self._compiled:
             self._prepare_compiled()
         self._steps = StepCapture(
-            self._clock, self._guard, self._meter, self._stream, self._hooked, self._stepping, self._stepped,
+            self._clock, self._guard, self._meter, self._stream, self._hooked, self._silent,
+            self._stepping, self._stepped,
             Phase.OPTIMIZER in settings.phases,
         )  # fmt: skip
         self._ring.set_info(self._info())
@@ -335,6 +338,10 @@ class Recorder:
             return True
         return False
 
+    def _write(self, frame: Frame) -> None:
+        self._spiller.append(frame)
+        self._silent.see(frame)
+
     def _stepping(self) -> None:
         unguarded = self._scaling.begin_step()
         if unguarded is not None:
@@ -399,6 +406,7 @@ class Recorder:
             rank=self._rank,
             world_size=self._world_size,
             start_time=self._start_time,
+            warnings=self._silent.warnings,
             settings=self._settings.as_json(),
             overhead=Overhead(seconds, total, seconds / total),
             versions=versions(),

@@ -190,7 +190,7 @@ def _body(
             flags |= 1 << bit
     if expected:
         flags |= EXPECTED
-    if origin and role is Role.OUTPUT and not expected and statistics.flagged:
+    if origin and role in (Role.OUTPUT, Role.GRAD_INPUT) and not expected and statistics.flagged:
         flags |= ORIGIN
     if flags & ALL_NULL:
         return _WHOLE(place, shared, flags, *(0 if value is None else value for value in statistics))

@@ -14,7 +14,9 @@ from recorder.meter import Meter
 from recorder.modules import ModulePlan
 from recorder.optimizer_steps import StepWatch, floating_state, parameters_of
 from recorder.records import TensorRecord
-from recorder.schema import Phase, Role
+from recorder.schema import Phase, Role, SilentWarning
+from recorder.silent import SilentRules
+from recorder.stalled import StallCheck
 from recorder.stream import Event, FrameStream, Moment
 
 
@@ -28,6 +30,7 @@ class StepCapture:
         meter: Meter,
         stream: FrameStream,
         hooked: HookedModel,
+        silent: SilentRules,
         stepping: Callable[[], None],
         stepped: Callable[[torch.optim.Optimizer], None],
         recorded: bool,
@@ -37,6 +40,8 @@ class StepCapture:
         self._meter = meter
         self._stream = stream
         self._hooked = hooked
+        self._silent = silent
+        self._stalls = StallCheck()
         self._stepping = stepping
         self._stepped = stepped
         self._recorded = recorded
@@ -50,16 +55,42 @@ class StepCapture:
         return any(id(parameter) in owners for parameter in parameters_of(optimizer))
 
     def _on_stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        self._guard.run(self._stepping)
+        self._guard.run(self._before_step, optimizer)
 
     def _on_stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._guard.run(self._after_step, optimizer)
 
+    def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._stepping()
+        if self._recorded and self._clock.recording:
+            self._stalls.before_step(optimizer, self._clock.step)
+
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
         if self._recorded and self._clock.recording:
             self._push_frames(optimizer)
+            self._warn_of_stalls(optimizer)
         self._clock.step += 1
         self._stepped(optimizer)
+
+    def _warn_of_stalls(self, optimizer: torch.optim.Optimizer) -> None:
+        owners = self._hooked.parameter_owners()
+        for stall in self._stalls.after_step(optimizer):
+            path, module = owners.get(id(stall.parameter), (None, None))
+            if path is None or module is None:
+                continue
+            name = next(n for n, p in module._parameters.items() if p is stall.parameter)
+            text = (
+                f"the step changed none of the {stall.parameter.numel()} elements of {path}.{name} "
+                f"({str(stall.parameter.dtype).removeprefix('torch.')}), though its gradient was up to "
+                f"{stall.gradient_abs_max:.2g} at learning rate {stall.learning_rate:.2g}: the update is rounded away"
+            )
+            numbers = {"gradient_abs_max": stall.gradient_abs_max, "learning_rate": stall.learning_rate}
+            self._silent.add(
+                SilentWarning(
+                    "stalled", self._clock.current_batch, Phase.OPTIMIZER.value, path, Role.PARAMETER.value, name,
+                    text, numbers,
+                )
+            )  # fmt: skip
 
     def _push_frames(self, optimizer: torch.optim.Optimizer) -> None:
         held = {id(parameter) for parameter in parameters_of(optimizer)}

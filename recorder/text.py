@@ -159,8 +159,8 @@ class _Report:
         bad = rows[_NON_FINITE].fillna(0).gt(0).any(axis=1) & ~_is_true(rows["expected"])
         if trigger is not None and trigger.kind == TriggerKind.OVERFLOW.value:
             bad &= rows["batch"] == trigger.batch
-        found = rows.loc[bad, ["seq", "batch"]].drop_duplicates("seq")
-        seqs = [row.seq for row in found.itertuples() if not _is_traced(row.batch, self._info)]
+        batches: dict[int, int] = dict(zip(rows.loc[bad, "seq"].tolist(), rows.loc[bad, "batch"].tolist(), strict=True))
+        seqs = [seq for seq, batch in batches.items() if not _is_traced(batch, self._info)]
         ended = [seq for seq in seqs if seq in self._batch_of]
         own = [seq for seq in seqs if trigger is not None and seq == trigger.seq]
         return next((seq for seq in ended + own if self._shows_abnormal(seq)), None)

@@ -7,15 +7,16 @@ from typing import Any
 
 import pandas as pd
 
-from recorder.diagnosis.birth import find_birth
-from recorder.diagnosis.calm import calm_lines
+from recorder.diagnosis.birth import Birth, Source, find_birth
+from recorder.diagnosis.calm import calm_lines, exception_line, open_frame
 from recorder.diagnosis.evidence import gather
+from recorder.diagnosis.forward_patterns import single_sample_norm
 from recorder.diagnosis.patterns import plausible, readings
 from recorder.diagnosis.reading import Confidence, Reading
 from recorder.diagnosis.rows import Rows, Value
 from recorder.diagnosis.story import numbers, story
 from recorder.diagnosis.words import kind_of, line, place
-from recorder.schema import RunInfo
+from recorder.schema import RunInfo, TriggerKind
 
 __all__ = ["Confidence", "Reading", "Verdict", "diagnose", "headline"]
 
@@ -54,10 +55,12 @@ def diagnose(records: pd.DataFrame, info: RunInfo) -> Verdict:
     rows = Rows(records, info.rank)
     birth = find_birth(rows, info)
     if birth is None:
-        return Verdict(None, False, _fitted(calm_lines(rows, info)), ())
+        return _calm(rows, info)
     evidence = gather(rows, birth, info)
     found = readings(evidence)
     told = [f"{_where(birth.first)}.", *story(evidence)]
+    if _is_exception(info):
+        told.append(exception_line(rows, info))
     told += _told_readings(plausible(found), MOST_LINES - len(told))
     return Verdict(_origin(birth.first), birth.inherited, _fitted(told), found)
 
@@ -72,6 +75,20 @@ def headline(records: pd.DataFrame, info: RunInfo) -> str:
     return f"{_where(birth.first, width=200)}: {said}" if said else _where(birth.first, width=200)
 
 
+def _calm(rows: Rows, info: RunInfo) -> Verdict:
+    """Nothing went bad; an exception may still have a reading, from what the open module had received."""
+    told = calm_lines(rows, info)
+    found: tuple[Reading, ...] = ()
+    if _is_exception(info) and (frame := open_frame(rows, info)):
+        reading = single_sample_norm(gather(rows, Birth(frame[0], Source.UNKNOWN), info))
+        found = () if reading is None else (reading,)
+    return Verdict(None, False, _fitted(told[:1] + _told_readings(found, 2) + told[1:]), found)
+
+
+def _is_exception(info: RunInfo) -> bool:
+    return info.trigger is not None and info.trigger.kind == TriggerKind.EXCEPTION.value
+
+
 def _where(first: Value, width: int = 72) -> str:
     return f"{kind_of(first)} in {place(first, width)}"
 
@@ -83,11 +100,11 @@ def _origin(first: Value) -> dict[str, Any]:
 
 
 def _told_readings(found: tuple[Reading, ...], room: int) -> list[str]:
-    """Two lines a reading, what is behind it and what to try; the last ones in one line where room ends."""
+    """Two lines a reading, what is behind it and what to try; the last one without advice where room ends."""
     told: list[str] = []
     for reading in found:
         cause = f"{reading.confidence.value.capitalize()}: {reading.cause}."
-        advice = f"  Try: {reading.advice}."
+        advice = f"Try: {reading.advice}."
         left = room - len(told)
         told += [cause, advice] if left >= 2 else [cause] if left == 1 else []
     return told

@@ -91,7 +91,7 @@ def gradient_from_outside(evidence: Evidence) -> Reading | None:
     return Reading("gradient from outside", Confidence.LIKELY, cause, "look at what uses this module's output")
 
 
-def backward_code(evidence: Evidence) -> Reading | None:
+def backward_code(evidence: Evidence) -> Reading:
     """What is left when nothing else fits."""
     cause = "an operation inside this module whose gradient is undefined or too large at these values"
     return Reading("backward code", Confidence.POSSIBLE, cause, "torch.autograd.detect_anomaly() names the operation")

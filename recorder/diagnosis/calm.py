@@ -16,7 +16,7 @@ from recorder.schema import RunInfo, TriggerKind
 
 def calm_lines(rows: Rows, info: RunInfo) -> list[str]:
     """What there is to say, the reason for the dump first."""
-    parts = [_reason(rows, info), *_received(rows, info), *_headroom(rows, info)]
+    parts: list[str | None] = [_reason(rows, info), *_received(rows, info), *_headroom(rows, info)]
     parts += [_absorbed(rows), _expected(rows), _scaler(info), _warnings(info), _evicted(rows, info)]
     return [part for part in parts if part]
 
@@ -28,7 +28,7 @@ def _reason(rows: Rows, info: RunInfo) -> str:
     if kind == TriggerKind.TRACED_BATCH.value and trigger is not None and trigger.batch is not None:
         return f"Healthy: {healthy} (traced batch {trigger.batch})."
     if kind == TriggerKind.EXCEPTION.value:
-        return f"An exception ended the run{_open_place(rows, info)}; {healthy}."
+        return f"{exception_line(rows, info)[:-1]}; {healthy}."
     begun = {
         TriggerKind.MANUAL.value: "Dumped by hand",
         TriggerKind.SIGNAL.value: "Dumped on a signal",
@@ -54,7 +54,12 @@ def _last_seen(rows: Rows) -> str:
     return f" Last frame: {module_name(last.module, 40)}, {last.phase}, batch {last.batch}."
 
 
-def _open_frame(rows: Rows, info: RunInfo) -> tuple[Value, ...]:
+def exception_line(rows: Rows, info: RunInfo) -> str:
+    """Where an exception ended the run."""
+    return f"An exception ended the run{_open_place(rows, info)}."
+
+
+def open_frame(rows: Rows, info: RunInfo) -> tuple[Value, ...]:
     """The records of the frame that an exception left open."""
     trigger = info.trigger
     if trigger is None or trigger.kind != TriggerKind.EXCEPTION.value or trigger.seq is None:
@@ -63,7 +68,7 @@ def _open_frame(rows: Rows, info: RunInfo) -> tuple[Value, ...]:
 
 
 def _open_place(rows: Rows, info: RunInfo) -> str:
-    trigger, frame = info.trigger, _open_frame(rows, info)
+    trigger, frame = info.trigger, open_frame(rows, info)
     if frame:
         return f" inside {with_class(frame[0], 50)}, {frame[0].phase}, batch {frame[0].batch}"
     if trigger is not None and trigger.module is not None:
@@ -72,7 +77,7 @@ def _open_place(rows: Rows, info: RunInfo) -> str:
 
 
 def _received(rows: Rows, info: RunInfo) -> list[str]:
-    given = [value for value in _open_frame(rows, info) if value.role == "input"]
+    given = [value for value in open_frame(rows, info) if value.role == "input"]
     if not given:
         return []
     said = [f"{shortened(value.key, 20)} {value.dtype} {shortened(value.shape, 24)}".strip() for value in given]

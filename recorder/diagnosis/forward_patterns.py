@@ -182,9 +182,7 @@ def integer_beyond_dtype(evidence: Evidence) -> Reading | None:
     peak = max((v.abs_max or 0.0 for v in whole_inputs(evidence)), default=0.0)
     if limit is None or peak < limit.max * (1 - limit.eps):
         return None
-    cause = (
-        f"whole numbers up to {number(peak)} were cast to {evidence.first.dtype}, whose limit is {number(limit.max)}"
-    )
+    cause = f"whole numbers up to {peak:,.0f} were cast to {evidence.first.dtype}, whose limit is {number(limit.max)}"
     advice = "compute positions and their angles in float32, and cast the result"
     return Reading("integer beyond dtype", Confidence.VERY_LIKELY, cause, advice)
 
@@ -218,7 +216,7 @@ def training_diverges(evidence: Evidence) -> Reading | None:
     return Reading("training diverges", Confidence.LIKELY, cause, advice)
 
 
-def own_code(evidence: Evidence) -> Reading | None:
+def own_code(evidence: Evidence) -> Reading:
     """What is left when nothing else fits."""
     nan = "0/0, inf - inf, or a root or logarithm of a negative number"
     what = nan if evidence.first.num_nan else "a division by something tiny, an exp, or a large product"
