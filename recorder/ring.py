@@ -1,7 +1,7 @@
 """The ring: the latest records of one process in one preallocated, mapped file, which outlives the process.
 
-A record is written as position 0, checksum, body, position; whoever reads a slot trusts it only when position and
-checksum fit. The page cache keeps what a killed process wrote. Nothing is flushed, and the caller serialises.
+A record is written as position 0, checksum, body, position; whoever reads a slot trusts it only when its position and
+checksum fit. The page cache keeps what a killed process wrote: nothing is flushed. The caller serialises.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from recorder.bulk import BulkEncoder
 from recorder.encoding import (
     ALL_NULL,
     CHECKSUM_PRIME,
     EXPECTED,
+    FRAME_WEIGHT,
     ORIGIN,
     POSITION_WEIGHT,
     RECOMPUTE,
@@ -45,10 +47,10 @@ from recorder.ring_file import (
 from recorder.schema import Role, RunInfo
 
 _FRAME = struct.Struct("<qqqIiI").pack  # batch, seq, t_ns, step, call, site
-_HEALTHY = struct.Struct("<I36sI2d").pack  # place, frame, flags, abs_min, abs_max; what follows is 0
-_WHOLE = struct.Struct("<I36sI4d5q").pack
-_SLOT = struct.Struct("<QI116s").pack_into  # no position yet, checksum, body
-_COMMIT = struct.Struct("<Q").pack_into
+_HEALTHY = struct.Struct("<II2d").pack  # place, flags, abs_min, abs_max; what follows is 0
+_WHOLE = struct.Struct("<II4d5q").pack
+_SLOT = struct.Struct("<QI36s80s").pack_into  # no position yet, checksum, frame, record
+_WORDS_PER_SLOT = SLOT_SIZE // 8
 _HEALTHY_NULLS = 0b110001100  # mean, rms, num_zero and num_subnormal are not computed by "minmax"
 
 
@@ -77,8 +79,11 @@ class Ring:
         self._header = header
         self._map = mmap.mmap(file, HEADER_SIZE + self.capacity * SLOT_SIZE)
         self._slots: Slots = np.frombuffer(self._map, SLOT, self.capacity, HEADER_SIZE)
+        self._words = self._slots.view("<u8").reshape(-1, _WORDS_PER_SLOT)
+        self._positions = memoryview(self._map)[HEADER_SIZE:].cast("Q")  # one store for one position
         self._position = 0
         self._names = NameLog(self._write_log)
+        self._bulk = BulkEncoder(self._names)
         self._live = True
         _rings.add(self)
 
@@ -117,7 +122,9 @@ class Ring:
             site = names.add_site(phase, module, module_class, depth)
         shared = _FRAME(batch, seq, t_ns, step, call, site)
         flags = (TRAINING if training else 0) | (RECOMPUTE if recompute else 0)
-        get_place, buffer, capacity, position = names.place_ids.get, self._map, self.capacity, self._position
+        get_place, number, write = names.place_ids.get, int.from_bytes, _SLOT
+        buffer, commit, capacity, position = self._map, self._positions, self.capacity, self._position
+        mixed = number(shared, "little") % CHECKSUM_PRIME * FRAME_WEIGHT + position * POSITION_WEIGHT
         for role, key, layout, statistics, expected in records:
             place = get_place((role, key, layout))
             if place is None:
@@ -129,22 +136,43 @@ class Ring:
                 and neginf == 0
                 and abs_min is not None
                 and abs_max is not None
+                and not expected
             ):
-                own = flags | _HEALTHY_NULLS | EXPECTED if expected else flags | _HEALTHY_NULLS
-                body = _HEALTHY(place, shared, own, abs_min, abs_max)
+                own = _HEALTHY(place, flags | _HEALTHY_NULLS, abs_min, abs_max)
             else:
-                body = _body(place, shared, flags, role, statistics, expected, origin)
-            offset = HEADER_SIZE + position % capacity * SLOT_SIZE
+                own = _own(place, flags, role, statistics, expected, origin)
+            slot = position % capacity
             position += 1
-            checksum = (int.from_bytes(body, "little") + position * POSITION_WEIGHT) % CHECKSUM_PRIME
-            _SLOT(buffer, offset, 0, checksum, body)
-            _COMMIT(buffer, offset, position)
+            mixed += POSITION_WEIGHT
+            checksum = (number(own, "little") + mixed) % CHECKSUM_PRIME
+            write(buffer, HEADER_SIZE + slot * SLOT_SIZE, 0, checksum, shared, own)
+            commit[slot * _WORDS_PER_SLOT] = position
         self._position = position
 
     def append_many(self, frames: Sequence[Frame]) -> None:
-        """Write the records of many frames."""
-        for frame in frames:
-            self.append(frame)
+        """Write the records of many frames, several times as fast as one by one.
+
+        Raises:
+            RecorderError: a new name did not fit on the disk.
+        """
+        if not self._live or not frames:
+            return
+        slots = self._bulk.encode(frames)
+        first, self._position = self._position, self._position + len(slots)
+        slots["position"] = np.arange(first + 1, self._position + 1, dtype=np.uint64)
+        slots["checksum"] = checksums(slots)
+        self._commit(slots[-self.capacity :])
+
+    def _commit(self, slots: Slots) -> None:
+        """Copy slots to where their positions say, in at most two pieces."""
+        words = slots.view("<u8").reshape(-1, _WORDS_PER_SLOT)
+        start = (self._position - len(slots)) % self.capacity
+        fitting = self.capacity - start
+        for at, piece in ((start, words[:fitting]), (0, words[fitting:])):
+            target, positions = self._words[at : at + len(piece)], piece[:, 0].copy()
+            target[:, 0] = piece[:, 0] = 0
+            target[:] = piece
+            target[:, 0] = positions
 
     def table(self, since: int = 0) -> pa.Table:
         """The records from position `since` on that are still in the ring, oldest first."""
@@ -181,10 +209,8 @@ class Ring:
             raise RecorderError(f"{self.path}: cannot write the ring: {error.strerror}") from None
 
 
-def _body(
-    place: int, shared: bytes, flags: int, role: Role, statistics: Statistics, expected: bool, origin: bool
-) -> bytes:
-    """A slot's body for any statistics."""
+def _own(place: int, flags: int, role: Role, statistics: Statistics, expected: bool, origin: bool) -> bytes:
+    """A record's part of a slot, for any statistics."""
     for bit, value in enumerate(statistics):
         if value is None:
             flags |= 1 << bit
@@ -193,8 +219,8 @@ def _body(
     if origin and role in (Role.OUTPUT, Role.GRAD_INPUT) and not expected and statistics.flagged:
         flags |= ORIGIN
     if flags & ALL_NULL:
-        return _WHOLE(place, shared, flags, *(0 if value is None else value for value in statistics))
-    return _WHOLE(place, shared, flags, *statistics)
+        return _WHOLE(place, flags, *(0 if value is None else value for value in statistics))
+    return _WHOLE(place, flags, *statistics)
 
 
 def scan(path: Path | str) -> RingContents:
