@@ -6,8 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from recorder.diagnosis.birth import Birth, Source
-from recorder.diagnosis.evidence import gather, limits_of
+from recorder.diagnosis.evidence import history_of, limits_of
 from recorder.diagnosis.rows import Rows, Value
 from recorder.diagnosis.step_patterns import trailing_skips
 from recorder.diagnosis.words import count, listed, module_name, number, place, shortened, tensor_name, with_class
@@ -40,11 +39,12 @@ def _reason(rows: Rows, info: RunInfo) -> str:
 def _extent(rows: Rows) -> str:
     if not len(rows):
         return "an empty dump"
-    seen = np.unique(rows.batch[rows.batch >= 0])
-    frames = count(len(np.unique(rows.seq)), "frame")
-    if not len(seen):
+    frames = count(len(rows.frame_starts(np.arange(len(rows)))), "frame")
+    seen = rows.batch[rows.batch >= 0]
+    if not seen.size:
         return frames
-    return f"{frames} of batch {seen[0]}" if len(seen) == 1 else f"{frames} of batches {seen[0]} to {seen[-1]}"
+    first, last = seen.min(), seen.max()
+    return f"{frames} of batch {first}" if first == last else f"{frames} of batches {first} to {last}"
 
 
 def _last_seen(rows: Rows) -> str:
@@ -104,7 +104,7 @@ def _headroom_lines(rows: Rows, info: RunInfo, room: float, index: int, limit: f
     where = f"{tensor_name(value.role, value.key)} of {module_name(value.module, 50)}, batch {value.batch}"
     left = f"{room:.1f} binades left below {number(limit)}"
     said = [f"Nearest to a limit: {number(value.abs_max)} in {value.dtype}, {left}: {where}."]
-    earlier = [number(size) for _, size in gather(rows, Birth(value, Source.UNKNOWN), info).history]
+    earlier = [number(size) for _, size in history_of(rows, value)]
     return said + ([f"Its abs max in the batches before: {', '.join(earlier)}."] if earlier else [])
 
 

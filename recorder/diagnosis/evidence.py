@@ -39,11 +39,12 @@ class Step:
 
 @dataclass(frozen=True)
 class Spread:
-    """What came after the birth: frames with a result, those of them that are bad, and their modules in order."""
+    """What came after the birth: frames with a result, those of them that are bad, and the first of their modules."""
 
     frames: int = 0
     bad_frames: int = 0
     modules: tuple[str, ...] = ()
+    module_count: int = 0
     reached_output: bool = False
 
 
@@ -105,7 +106,7 @@ def gather(rows: Rows, birth: Birth, info: RunInfo) -> Evidence:
         forward=around_frame if birth.source is Source.BETWEEN else forward,
         chain=_chain(rows, before, limits),
         largest=_largest(rows, before, first.dtype),
-        history=_history(rows, first),
+        history=history_of(rows, first),
         spread=_spread(rows, first),
         step=_step(rows, same_batch),
         ran_before=bool((rows.seq < first.seq).any()),
@@ -212,7 +213,7 @@ def _largest(rows: Rows, before: Indices, dtype: str) -> Value | None:
     return rows.values(same[[int(np.nanargmax(sizes))]])[0]
 
 
-def _history(rows: Rows, first: Value) -> tuple[tuple[int, float], ...]:
+def history_of(rows: Rows, first: Value) -> tuple[tuple[int, float], ...]:
     """The abs max at this very place in earlier batches, where it was finite."""
     place = rows.is_text("module", first.module) & rows.is_text("key", first.key)
     place &= rows.is_text("role", first.role) & _of_phase(rows, first.phase) & (rows.batch < first.batch)
@@ -227,12 +228,13 @@ def _spread(rows: Rows, first: Value) -> Spread:
     results = rows.is_text("role", "output", "grad_input", "gradient") | _of_phase(rows, "optimizer")
     later = np.flatnonzero((rows.seq > first.seq) & results)
     bad = later[rows.bad[later]]
-    _, at = np.unique(rows.seq[bad], return_index=True)
+    bad_frames = rows.frame_starts(bad)
     root = rows.is_text("module", "") & rows.is_text("role", "output")
     return Spread(
-        frames=len(np.unique(rows.seq[later])),
-        bad_frames=len(at),
-        modules=tuple(dict.fromkeys(rows.texts("module", bad[at[:50]]))),
+        frames=len(rows.frame_starts(later)),
+        bad_frames=len(bad_frames),
+        modules=tuple(dict.fromkeys(rows.texts("module", bad_frames[:50]))),
+        module_count=len(rows.distinct("module", bad)),
         reached_output=bool(root[bad].any()),
     )
 

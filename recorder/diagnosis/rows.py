@@ -111,6 +111,11 @@ class Rows:
         codes, categories = self._coded(name)
         return [categories[code] if code >= 0 else "" for code in codes[which]]
 
+    def frame_starts(self, which: Indices) -> Indices:
+        """Of these ascending indices, the first of each frame."""
+        seq = self.seq[which]
+        return which[np.concatenate(([True], seq[1:] != seq[:-1]))] if which.size else which
+
     def distinct(self, name: str, which: Mask | Indices) -> set[str]:
         codes, categories = self._coded(name)
         return {categories[code] for code in np.unique(codes[which]) if code >= 0}
@@ -174,9 +179,8 @@ def _of_rank(records: pd.DataFrame, rank: int) -> pd.DataFrame:
 
 
 def _in_order(records: pd.DataFrame) -> pd.DataFrame:
-    if "seq" not in records or records["seq"].is_monotonic_increasing:
-        return records
-    return records.sort_values("seq", kind="stable")
+    seq = np.nan_to_num(_floats(records, "seq"), nan=-1.0)
+    return records if (seq[1:] >= seq[:-1]).all() else records.iloc[np.argsort(seq, kind="stable")]
 
 
 def _floats(records: pd.DataFrame, name: str) -> Floats:

@@ -7,6 +7,7 @@ from recorder.diagnosis.evidence import Evidence
 from recorder.diagnosis.facts import is_narrow, of_role
 from recorder.diagnosis.rows import Value
 from recorder.diagnosis.words import (
+    LINE,
     count,
     kind_of,
     listed,
@@ -69,12 +70,18 @@ def frames(evidence: Evidence) -> str | None:
     if not chain or evidence.source not in _GROWN or first.phase == "optimizer":
         return None
     steps = [f"{number(value.abs_max)} ({relative(value.module, first.module)})" for value in chain]
-    said = f"Over frames, abs max: {' -> '.join(steps)} -> {kind_of(first)}."
+    said = _chain_line(steps, first)
     largest = evidence.largest
     if largest is None or (largest.abs_max or 0) < 2 * max(value.abs_max or 0 for value in chain):
         return said
     where = f"{tensor_name(largest.role, largest.key)} of {relative(largest.module, first.module)}"
     return f"{said} Largest: {number(largest.abs_max)}, {where}."
+
+
+def _chain_line(steps: list[str], first: Value) -> str:
+    """As many of the last steps as fit on a line."""
+    said = f"Over frames, abs max: {' -> '.join(steps)} -> {kind_of(first)}."
+    return said if len(said) <= LINE or len(steps) == 1 else _chain_line(steps[1:], first)
 
 
 def batches(evidence: Evidence) -> str | None:
@@ -95,7 +102,8 @@ def spread(evidence: Evidence) -> str | None:
         return f"It went no further: {count(later.frames, 'later frame')} in the dump came out finite."
     names = [shortened(name, 28) or "the model" for name in later.modules]
     far = ", as far as the model's output" if later.reached_output else ""
-    return f"It spread to {later.bad_frames:,} of {count(later.frames, 'later frame')}{far}: {listed(names)}."
+    reach = f"{later.bad_frames:,} of {count(later.frames, 'later frame')}{far}"
+    return f"It spread to {reach}: {listed(names, total=later.module_count)}."
 
 
 def eviction(evidence: Evidence) -> str | None:

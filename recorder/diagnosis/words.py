@@ -62,18 +62,18 @@ def place(value: Value, width: int = NAME) -> str:
 
 
 def relative(name: str, to: str) -> str:
-    """A module's name without the levels that it shares with another's; at most two levels."""
+    """A module's name without the levels that it shares with another's."""
     own, other = name.split("."), to.split(".")
     shared = 0
     while shared < min(len(own) - 1, len(other)) and own[shared] == other[shared]:
         shared += 1
-    return shortened(".".join(own[max(shared, len(own) - 2) :]), 24) or "root"
+    return shortened(".".join(own[shared:]), 24) or "root"
 
 
-def listed(items: Iterable[str], limit: int = 3) -> str:
-    """ "a, b, c and 4 more"."""
+def listed(items: Iterable[str], limit: int = 3, total: int | None = None) -> str:
+    """ "a, b, c and 4 more"; `total` where there are more than the items given."""
     names = list(items)
-    rest = len(names) - limit
+    rest = (len(names) if total is None else total) - min(len(names), limit)
     return ", ".join(names[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
 
 

@@ -94,7 +94,6 @@ def bad(role: str = "output", key: str = "", abs_max: float | None = 1.0, **chan
 
 def evidence(first: Value, *beside: Value, **changes: Any) -> Evidence:
     """Evidence about a bad value and what else its frame holds."""
-    like_first = {"module": first.module, "module_class": first.module_class}
-    frame = tuple(replace(one, **like_first) for one in (*beside, first))
+    frame = tuple(replace(one, module=first.module, module_class=first.module_class) for one in (*beside, first))
     forward = tuple(one for one in frame if one.role in ("parameter", "buffer", "input", "output"))
     return Evidence(**{"first": first, "frame": frame, "forward": forward, **changes})
