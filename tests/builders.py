@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from recorder.dump import write_dump
 from recorder.records import Frame, Layout, Statistics, TensorRecord
 from recorder.schema import (
     DUMP_SCHEMA,
+    RUN_INFO_KEY,
+    SCHEMA_VERSION_KEY,
     BatchInfo,
     DtypeLimits,
     ModuleInfo,
@@ -197,7 +200,10 @@ def broken_files(directory: Path, good: Path) -> dict[str, Path]:
     for name, content in contents.items():
         found[name].write_bytes(content)
     found["foreign"] = _foreign(directory / "foreign.parquet")
-    found["newer"] = _newer(directory / "newer.parquet", good)
+    found["newer"] = _with(directory / "newer.parquet", good, SCHEMA_VERSION_KEY, b"99")
+    found["no_run"] = _with(directory / "no_run.parquet", good, RUN_INFO_KEY, b"[]")
+    found["no_column"] = _without_column(directory / "no_column.parquet", good)
+    found["damaged"] = _bit_flipped(directory / "damaged.parquet", good)
     found["missing"] = directory / "missing.parquet"
     found["no_dumps"] = directory / "no_dumps"
     found["no_dumps"].mkdir()
@@ -326,18 +332,29 @@ def _rows(one: Frame, rank: int) -> Iterator[dict[str, Any]]:
 
 
 def _foreign(path: Path) -> Path:
-    import pyarrow.parquet as pq
-
+    """Parquet of somebody else's."""
     pq.write_table(pa.table({"city": ["Oslo"], "people": [700_000]}), path)
     return path
 
 
-def _newer(path: Path, good: Path) -> Path:
-    """A good dump of a major version that is not known yet."""
-    import pyarrow.parquet as pq
+def _with(path: Path, good: Path, key: bytes, value: bytes) -> Path:
+    """A good dump with one entry of its metadata replaced."""
+    metadata = {**(pq.read_metadata(good).metadata or {}), key: value}
+    metadata.pop(b"ARROW:schema", None)
+    pq.write_table(pq.read_table(good).replace_schema_metadata(metadata), path)
+    return path
 
-    from recorder.schema import SCHEMA_VERSION_KEY
 
-    table = pq.read_table(good)
-    pq.write_table(table.replace_schema_metadata({**table.schema.metadata, SCHEMA_VERSION_KEY: b"99"}), path)
+def _without_column(path: Path, good: Path) -> Path:
+    """A dump that lacks a column of the schema."""
+    pq.write_table(pq.read_table(good).drop_columns(["abs_max"]), path)
+    return path
+
+
+def _bit_flipped(path: Path, good: Path) -> Path:
+    """A dump with its metadata whole, and damage in the pages of its records."""
+    content = bytearray(good.read_bytes())
+    for position in range(100, 2000, 50):
+        content[position] ^= 0xFF
+    path.write_bytes(content)
     return path

@@ -196,7 +196,8 @@ def _export(options: argparse.Namespace) -> int:
     from viewer.export import export
 
     run = _newest_run(options.path)
-    if options.output is not None and any(_same_file(options.output, dump.path) for dump in (*run.dumps, *run.rings)):
+    read = [*(dump.path for dump in run.dumps), *(ring.path for ring in run.rings)]
+    if options.output is not None and any(_same_file(options.output, path) for path in read):
         raise CommandError(f"{options.output} is what is being read: choose another name for the export")
     if options.output is None and options.format == "parquet" and sys.stdout.isatty():
         raise CommandError("Parquet is not for a terminal: name a file with -o")

@@ -74,7 +74,7 @@ def _numbered(side: pd.DataFrame, place: list[str]) -> pd.DataFrame:
     return kept
 
 
-def _differs(common: pd.DataFrame, rtol: float) -> pd.Series[bool]:
+def _differs(common: pd.DataFrame, rtol: float) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     found = np.zeros(len(common), dtype=bool)
     for column in COMPARED:
         a, b = common[f"{column}_a"], common[f"{column}_b"]
@@ -82,7 +82,7 @@ def _differs(common: pd.DataFrame, rtol: float) -> pd.Series[bool]:
         if rtol and pd.api.types.is_float_dtype(a) and column in ("abs_min", "abs_max", "mean", "rms"):
             same |= ((a - b).abs() <= rtol * np.maximum(a.abs(), b.abs())).fillna(False)
         found |= ~same.to_numpy(dtype=bool)
-    return pd.Series(found, index=common.index)
+    return found
 
 
 def _lacking(found: Difference) -> list[str]:
@@ -129,8 +129,8 @@ def _binades(changed: pd.DataFrame) -> pd.Series[float]:
 
 def _rows(changed: pd.DataFrame) -> list[str]:
     header = ("seq", "batch", "phase", "module", "tensor", "A abs max", "B abs max", "B / A", "also differs")
-    moved = _binades(changed)
-    rows = [_row(record, moved.loc[index]) for index, record in changed.iterrows()]
+    moved = _binades(changed).tolist()
+    rows = [_row(record, binades) for (_, record), binades in zip(changed.iterrows(), moved, strict=True)]
     return aligned([header, *rows], frozenset({0, 1, 5, 6, 7}))
 
 
@@ -157,7 +157,8 @@ def _ratio(binades: float) -> str:
 
 def _value(record: pd.Series[Any], side: str) -> str:
     counts = {"nan": "num_nan", "inf": "num_posinf", "-inf": "num_neginf"}
-    bad = [name for name, column in counts.items() if record[f"{column}_{side}"] > 0]
+    found = {name: record[f"{column}_{side}"] for name, column in counts.items()}
+    bad = [name for name, count in found.items() if pd.notna(count) and count > 0]
     largest = record[f"abs_max_{side}"]
     return " ".join(part for part in ("" if pd.isna(largest) else number(float(largest)), *bad) if part)
 
@@ -167,7 +168,8 @@ def _others(record: pd.Series[Any]) -> str:
     said = []
     for column in COMPARED:
         a, b = record[f"{column}_a"], record[f"{column}_b"]
-        if column == "abs_max" or (pd.isna(a) and pd.isna(b)) or a == b:
+        same = a == b if pd.notna(a) and pd.notna(b) else pd.isna(a) and pd.isna(b)
+        if same or column == "abs_max":
             continue
         said.append(f"{column} {a} / {b}" if column in ("dtype", "shape") else column)
     return ", ".join(said)

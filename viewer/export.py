@@ -10,7 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from viewer.runs import Run, load, load_run
+from recorder.schema import DUMP_SCHEMA, RUN_INFO_KEY, SCHEMA_VERSION, SCHEMA_VERSION_KEY
+from viewer.runs import Run, first_overflow, load, load_run
 from viewer.strict_json import dumps
 
 _PIECE = 10_000
@@ -19,8 +20,8 @@ _PIECE = 10_000
 def export(run: Run, format_name: str, output: Path | None) -> int:
     """Write all records of the run, each once; to standard output without `output`. Returns how many there are.
 
-    json: an array of objects; a number that was not computed is null. csv: it is empty. parquet: the same schema and
-    metadata as a dump when the run is a single file, else the records alone.
+    json: an array of objects; a number that was not computed is null. csv: it is empty. parquet: a dump again, with the
+    metadata of the first overflow dump, else of the last.
 
     Raises:
         DumpError: a file of the run can't be read. OSError: the output can't be written.
@@ -56,7 +57,17 @@ def _write_json(records: pd.DataFrame, file: IO[str]) -> None:
 
 
 def _export_parquet(run: Run, output: Path | None) -> int:
-    sources = run.dumps or run.rings
-    table = load(sources[0])[0] if len(sources) == 1 else pa.Table.from_pandas(load_run(run), preserve_index=False)
+    table = _table(run)
     pq.write_table(table, sys.stdout.buffer if output is None else output, compression="zstd")
     return int(table.num_rows)
+
+
+def _table(run: Run) -> pa.Table:
+    """The records with a dump's metadata."""
+    records = load_run(run)
+    source = first_overflow(run) or (run.dumps or run.rings)[-1]
+    table, info = load(source)
+    if len(run.dumps or run.rings) > 1:
+        table = pa.Table.from_pandas(records, schema=DUMP_SCHEMA, preserve_index=False)
+    pairs = {SCHEMA_VERSION_KEY: SCHEMA_VERSION.encode(), RUN_INFO_KEY: info.to_json().encode()}
+    return table.replace_schema_metadata(pairs)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from recorder.schema import Trigger
 from viewer.report_text import short_path
-from viewer.runs import DumpFile, Run
+from viewer.runs import DumpFile, RingFile, Run
 from viewer.tables import age_text, aligned, plural, size_text
 
 _HEADER = ("run", "rank", "trigger", "batch", "module", "records", "size", "age", "file")
@@ -21,28 +21,25 @@ def listing(runs: list[Run], now: float) -> str:
 
 def _rows(run: Run, now: float) -> Iterator[tuple[str, ...]]:
     for dump in run.dumps:
-        yield _dump_row(run, dump, now)
+        yield _row(dump, dump.info.trigger or Trigger(""), now)
     for ring in run.rings:
-        rank = ring.path.name.partition(".")[0].lstrip("_rank").lstrip("0") or "0"
-        age = age_text(now - ring.mtime)
-        yield (run.run_id, rank, "(ring)", "", "", "", size_text(ring.size), age, short_path(ring.path))
+        yield _row(ring, Trigger("(closed ring)" if ring.closed else "(open ring)"), now)
     if not run.dumps and not run.rings:
         yield _bare_row(run, now)
 
 
-def _dump_row(run: Run, dump: DumpFile, now: float) -> tuple[str, ...]:
-    trigger = dump.info.trigger or Trigger("")
+def _row(file: DumpFile | RingFile, trigger: Trigger, now: float) -> tuple[str, ...]:
     module = "" if trigger.module is None else trigger.module or "(the model)"
     return (
-        run.run_id,
-        str(dump.info.rank),
+        file.info.run_id,
+        str(file.info.rank),
         trigger.kind.replace("_", " "),
         "" if trigger.batch is None else str(trigger.batch),
         module,
-        f"{dump.num_rows:,}",
-        size_text(dump.size),
-        age_text(now - dump.mtime),
-        short_path(dump.path),
+        f"{file.num_rows:,}",
+        size_text(file.size),
+        age_text(now - file.mtime),
+        short_path(file.path),
     )
 
 

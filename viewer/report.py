@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from recorder.dump import to_frame
+from recorder.dump import read_table, to_frame
 from recorder.errors import DumpError
-from recorder.schema import RunInfo, SilentWarning, Suppressed, Trigger, TriggerKind
+from recorder.schema import DUMP_SCHEMA, RunInfo, SilentWarning, Suppressed, Trigger, TriggerKind
 from recorder.verdict import diagnose
 from viewer.runs import DumpFile, RingFile, Run, first_overflow, load
 from viewer.tables import plural
@@ -22,13 +22,14 @@ from viewer.tables import plural
 class Report:
     """One run, judged.
 
-    source: the dump or ring that gives the verdict, None when the run wrote none; records: its rows.
+    source: the dump or ring that gives the verdict, None when the run wrote none; table: its rows; records: the same.
     origin: where it was born, with the keys of a trigger; None when nothing was.
     """
 
     run: Run
     source: DumpFile | RingFile | None
     info: RunInfo
+    table: pa.Table
     records: pd.DataFrame
     lines: tuple[str, ...]
     origin: dict[str, Any] | None
@@ -61,7 +62,7 @@ def build_report(run: Run) -> Report:
     table, info = load(source)
     records = to_frame(table)
     verdict = diagnose(records, info)
-    return Report(run, source, info, records, verdict.lines, verdict.origin, _warnings(run, info))
+    return Report(run, source, info, table, records, verdict.lines, verdict.origin, _warnings(run, info))
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -88,10 +89,7 @@ def _source(run: Run) -> DumpFile | RingFile | None:
 
 def _has_unexpected(dump: DumpFile) -> bool:
     """Whether a record is flagged and no rule expected it; reads two boolean columns."""
-    try:
-        table = pq.read_table(dump.path, columns=["flagged", "expected"])
-    except (OSError, ValueError) as error:
-        raise DumpError(dump.path, f"its records cannot be read ({error})") from None
+    table = read_table(dump.path, columns=["flagged", "expected"])
     return bool(pc.any(pc.and_not(table["flagged"], table["expected"])).as_py())
 
 
@@ -100,7 +98,7 @@ def _report_without_records(run: Run) -> Report:
         raise DumpError(*run.problems[0]) if run.problems else DumpError(run.directory, "a directory without dumps")
     warnings = _warnings(run, run.info)
     said = f"No overflow: this run wrote no dump. {plural(len(warnings), 'warning')}."
-    return Report(run, None, run.info, pd.DataFrame(), (said,), None, warnings)
+    return Report(run, None, run.info, DUMP_SCHEMA.empty_table(), pd.DataFrame(), (said,), None, warnings)
 
 
 def _warnings(run: Run, info: RunInfo) -> tuple[SilentWarning, ...]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from html import escape
 
 from recorder.schema import Suppressed
+from viewer.columns import Records
+from viewer.filters import Filter
+from viewer.picture import picture
 from viewer.report import Report
 from viewer.report_text import frame_rows, frames_title, heading_rows, place_text
 from viewer.tables import printable
@@ -49,7 +52,8 @@ def _depth_picture(report: Report) -> str:
         from viewer.charts import depth_figure
     except ModuleNotFoundError:
         return '<p>The picture needs plotly: <code>pip install "overflight[view]"</code></p>'
-    figure = depth_figure(report.records)
+    finfo = report.info.finfo
+    figure = depth_figure(picture(Records(report.table), Filter(), finfo, origin=report.origin), finfo)
     return str(figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False}))
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from recorder.dump import read_dump, read_info, to_frame
 from recorder.errors import DumpError
 from recorder.ring import scan
+from recorder.ring_file import RingState
 from recorder.schema import RunInfo, TriggerKind
 
 DUMP_SUFFIX = ".parquet"
@@ -34,11 +35,14 @@ class DumpFile:
 
 @dataclass(frozen=True)
 class RingFile:
-    """One ring, not looked into yet. size: bytes; mtime: seconds since the epoch."""
+    """One ring. size: bytes; mtime: seconds since the epoch; closed: its run has ended as it should."""
 
     path: Path
+    info: RunInfo
+    num_rows: int
     size: int
     mtime: float
+    closed: bool
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,8 @@ class Run:
     @property
     def mtime(self) -> float:
         """When its newest file was written, in seconds since the epoch; 0 where there is none."""
-        return max((self.info_mtime, *(f.mtime for f in (*self.dumps, *self.rings))))
+        files: list[DumpFile | RingFile] = [*self.dumps, *self.rings]
+        return max([self.info_mtime, *(file.mtime for file in files)])
 
 
 def open_paths(paths: Iterable[Path | str]) -> list[Run]:
@@ -144,7 +149,7 @@ def _run_of_file(path: Path) -> Run:
     _check_file(path)
     if path.suffix == RING_SUFFIX:
         ring = _ring_file(path)
-        return Run(scan(path).info.run_id, path.parent, rings=(ring,))
+        return Run(ring.info.run_id, path.parent, rings=(ring,))
     dump = _dump_file(path)
     return Run(dump.info.run_id, path.parent, dumps=(dump,))
 
@@ -233,8 +238,10 @@ def _dump_file(path: Path) -> DumpFile:
 
 
 def _ring_file(path: Path) -> RingFile:
+    contents = scan(path)
     stat = path.stat()
-    return RingFile(path, stat.st_size, stat.st_mtime)
+    closed = contents.state is RingState.CLEAN
+    return RingFile(path, contents.info, contents.table.num_rows, stat.st_size, stat.st_mtime, closed)
 
 
 def _joined(a: Run, b: Run) -> Run:

@@ -34,7 +34,7 @@ from tests.builders import (
 from viewer.cli import main
 
 ROOT = Path(__file__).parents[2]
-BAD = ["missing", "empty", "no_dumps", "text", "truncated", "cut_tail", "foreign", "newer"]
+BAD = ["missing", "empty", "no_dumps", "text", "truncated", "cut_tail", "foreign", "newer", "no_run", "no_column"]
 READERS: dict[str, list[str]] = {
     "report": ["report", "PATH"],
     "report json": ["report", "PATH", "--format", "json"],
@@ -68,6 +68,19 @@ def test_bad_input_is_exit_code_3_and_one_sentence(
 ) -> None:
     (good,) = overflow_run(tmp_path / "good").glob("*.parquet")
     path = broken_files(tmp_path / "bad", good)[wrong]
+    assert main(filled(READERS[name], path, good)) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert said.err.startswith(f"overflight: {path}: ")
+
+
+@pytest.mark.parametrize("name", ["report", "report json", "report hf", "report html", "export", "diff"])
+def test_damage_among_the_records_is_found_when_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (good,) = overflow_run(tmp_path / "good").glob("*.parquet")
+    path = broken_files(tmp_path / "bad", good)["damaged"]
     assert main(filled(READERS[name], path, good)) == 3
     said = capsys.readouterr()
     assert said.out == ""

@@ -40,6 +40,14 @@ def test_a_number_against_none_is_a_difference() -> None:
     assert "nan" in difference_text(found, "a", "b")
 
 
+def test_a_tensor_where_nothing_was_is_a_difference() -> None:
+    found = compare(
+        records([frame(1, "fc", [not_a_tensor(Role.INPUT, "past", "NoneType")])]),
+        records([frame(1, "fc", [tensor(Role.INPUT, "past", 2.0)])]),
+    )
+    assert "NoneType / float16" in difference_text(found, "a", "b")
+
+
 def test_another_dtype_is_a_difference_and_both_are_named() -> None:
     half = [frame(1, "fc", [tensor(Role.OUTPUT, "", 1.0, dtype="float16")])]
     brain = [frame(1, "fc", [tensor(Role.OUTPUT, "", 1.0, dtype="bfloat16")])]

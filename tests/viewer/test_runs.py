@@ -32,6 +32,8 @@ WRONG = {
     "cut_tail": "",
     "foreign": "",
     "newer": "version",
+    "no_run": "",
+    "no_column": "abs_max",
 }
 
 
