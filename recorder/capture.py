@@ -10,7 +10,7 @@ from torch import nn
 from recorder.clock import Clock
 from recorder.compiled import Watched
 from recorder.device_rows import Row
-from recorder.frames import CallStack, OpenFrame, record_of
+from recorder.frames import CallStack, OpenFrame, calls_under_way, record_of
 from recorder.gradient_capture import GradientCapture
 from recorder.guard import Guard
 from recorder.meter import Meter
@@ -70,7 +70,9 @@ class Capture:
 
     def _enter(self, plan: ModulePlan, module: nn.Module, inputs: Watched, gradients: bool) -> None:
         recompute = torch._C._current_graph_task_id() != -1
-        if plan.is_root and not recompute and not any(open_frame.plan is plan for open_frame in self.stack.frames):
+        if not recompute:
+            self.stack.drop_recomputation()
+        if plan.is_root and not recompute and not self._is_nested(plan, module):
             self.stack.reset()
             self._observer.begin_batch(module.training)
         owner = self._open(plan, module, recompute)
@@ -80,6 +82,10 @@ class Capture:
             for key, value in inputs:
                 self._add(owner, owner.inputs, Role.INPUT, key, value)
             self._stream.push(Event(Moment.ENTERED, owner))
+
+    def _is_nested(self, plan: ModulePlan, module: nn.Module) -> bool:
+        """Whether the root calls itself. One that is left on the stack by an exception is no longer running."""
+        return any(frame.plan is plan for frame in self.stack.frames) and calls_under_way(module) > 1
 
     def _open(self, plan: ModulePlan, module: nn.Module, recompute: bool) -> OpenFrame:
         parent = self.stack.innermost()
@@ -187,6 +193,8 @@ class Capture:
         For a run that ends inside a forward: the innermost of them is where it ended.
         """
         frames = {}
+        if torch._C._current_graph_task_id() == -1:
+            self.stack.drop_recomputation()
         for owner in [frame for frame in self.stack.frames if frame.batch == self._clock.current_batch]:
             records = self.weight_records(owner.module) + owner.inputs
             frames[owner] = owner.frame(self._clock.next_seq(), self._clock.now_ns(), tuple(records))

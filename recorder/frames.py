@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from torch import nn
@@ -12,6 +14,8 @@ from recorder.meter import Measured
 from recorder.modules import ModulePlan
 from recorder.records import Frame, TensorRecord
 from recorder.schema import Phase, Role
+
+_CALL = nn.Module._call_impl.__code__
 
 
 @dataclass(eq=False, slots=True)
@@ -63,6 +67,11 @@ class CallStack(threading.local):
     def reset(self) -> None:
         self.frames.clear()
 
+    def drop_recomputation(self) -> None:
+        """Drop recomputed frames that never ended: a checkpoint stops as soon as it has the tensors that it needs."""
+        while self.frames and self.frames[-1].recompute:
+            self.frames.pop()
+
     def close(self, plan: ModulePlan) -> OpenFrame | None:
         """Take the innermost open frame of this module off, and what an exception left open above it."""
         for position in range(len(self.frames) - 1, -1, -1):
@@ -71,6 +80,16 @@ class CallStack(threading.local):
                 del self.frames[position:]
                 return frame
         return None
+
+
+def calls_under_way(module: nn.Module) -> int:
+    """How many calls of the module this thread is inside of."""
+    count = 0
+    running: FrameType | None = sys._getframe()
+    while running is not None:
+        count += running.f_code is _CALL and running.f_locals.get("self") is module
+        running = running.f_back
+    return count
 
 
 def record_of(role: Role, key: str, measured: Measured) -> TensorRecord:
