@@ -130,7 +130,7 @@ def _used(ids: npt.NDArray[np.uint32], values: Sequence[Any]) -> tuple[list[Any]
     used = np.flatnonzero(np.bincount(ids, minlength=len(values)))
     index = np.zeros(len(values), np.int64)
     index[used] = np.arange(len(used))
-    return [values[i] for i in used], index[ids]
+    return [values[i] for i in used.tolist()], index[ids]
 
 
 def _column(rows: Sequence[Any], name: str) -> list[Any]:

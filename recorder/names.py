@@ -11,13 +11,14 @@ import json
 import struct
 import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from recorder.records import Layout
 from recorder.schema import Phase, Role
 
 _ENTRY = struct.Struct("<III")
 _SITE, _PLACE, _INFO = "site", "place", "info"
+_INFO_START = b'["info"'
 
 
 class Site(NamedTuple):
@@ -106,12 +107,15 @@ def parse(log: bytes) -> Names:
     """The names in a copy of the log, up to the first entry that is not whole; never raises."""
     names, newest = Names([], []), 0
     for kind, fields in _entries(log):
-        if kind == _SITE:
-            names.sites.append(Site(*fields))
-        elif kind == _PLACE:
-            names.places.append(Place(*fields))
-        elif kind == _INFO and fields[0] > newest:
-            newest, names = fields[0], names._replace(info=fields[1])
+        try:
+            if kind == _SITE:
+                names.sites.append(Site(*fields))
+            elif kind == _PLACE:
+                names.places.append(Place(*fields))
+            elif kind == _INFO and fields[0] > newest:
+                newest, names = fields[0], names._replace(info=fields[1])
+        except (TypeError, IndexError):
+            break  # whole, but not ours
     return names
 
 
@@ -128,7 +132,7 @@ def _entry(payload: bytes, capacity: int) -> bytes:
     return _ENTRY.pack(capacity, len(payload), zlib.crc32(payload)) + payload.ljust(capacity, b"\0")
 
 
-def _entries(log: bytes) -> Iterator[tuple[str, list[object]]]:
+def _entries(log: bytes) -> Iterator[tuple[str, list[Any]]]:
     start = 0
     while start + _ENTRY.size <= len(log):
         capacity, length, checksum = _ENTRY.unpack_from(log, start)
@@ -140,5 +144,5 @@ def _entries(log: bytes) -> Iterator[tuple[str, list[object]]]:
         if zlib.crc32(payload) == checksum:
             kind, *fields = json.loads(payload)
             yield kind, fields
-        elif not payload.startswith(b'["info"'):
+        elif not payload.startswith(_INFO_START):
             return  # the names after it would get wrong numbers

@@ -9,12 +9,14 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from recorder.bulk import BulkEncoder
@@ -33,17 +35,12 @@ from recorder.encoding import (
     checksums,
     table_of,
 )
-from recorder.errors import DumpError, RecorderError
-from recorder.names import NameLog, parse
+from recorder.errors import RecorderError
+from recorder.inspection import damaged, info_from_json
+from recorder.names import NameLog, Names, parse
+from recorder.processes import is_alive
 from recorder.records import Frame, Statistics
-from recorder.ring_file import (
-    HEADER_SIZE,
-    Header,
-    RingState,
-    create_file,
-    read_header,
-    write_at,
-)
+from recorder.ring_file import HEADER_SIZE, Header, RingState, create_file, read_file, write_at, write_pulse
 from recorder.schema import Role, RunInfo
 
 _FRAME = struct.Struct("<qqqIiI").pack  # batch, seq, t_ns, step, call, site
@@ -56,7 +53,8 @@ _HEALTHY_NULLS = 0b110001100  # mean, rms, num_zero and num_subnormal are not co
 
 class RingContents(NamedTuple):
     """What a scan found. evicted: records that the ring dropped; gaps: records that are missing between the oldest
-    and the newest; torn: slots that were being written when they were read."""
+    and the newest; torn: slots that were being written when they were read, or are damaged; alive: whether the
+    process that writes it still runs."""
 
     info: RunInfo
     table: pa.Table
@@ -66,6 +64,7 @@ class RingContents(NamedTuple):
     evicted: int
     gaps: int
     torn: int
+    alive: bool
 
 
 class Ring:
@@ -84,7 +83,7 @@ class Ring:
         self._position = 0
         self._names = NameLog(self._write_log)
         self._bulk = BulkEncoder(self._names)
-        self._live = True
+        self._live = self._is_owner = True
         _rings.add(self)
 
     @classmethod
@@ -181,26 +180,32 @@ class Ring:
         return table_of(self._slots[wanted], self._names.names, self._rank)
 
     def set_info(self, info: RunInfo) -> None:
-        """Keep the run's metadata, for `recover`; a later call replaces it."""
-        if self._live:
-            self._names.set_info(info.to_json())
+        """Keep the run's metadata, for whoever reads the ring; a later call replaces it.
 
-    def close(self, *, clean: bool) -> None:
-        """Let go of the file. clean: the run has ended as it should and needs no recovery."""
+        Raises:
+            RecorderError: it did not fit on the disk.
+        """
         if not self._live:
             return
-        if clean:
-            self._header.mark(self._file, RingState.CLEAN)
-        self._detach()
+        self._names.set_info(info.to_json())
+        write_pulse(self._file, self.evicted)
+
+    def close(self, *, clean: bool) -> None:
+        """Let go of the file; `table` goes on working. clean: the run has ended as it should."""
+        if not self._live:
+            return
+        self._live = False
+        write_pulse(self._file, self.evicted, RingState.CLEAN if clean else RingState.OPEN)
         os.close(self._file)
 
     def unlink(self) -> None:
         """Remove the file."""
-        self.path.unlink(missing_ok=True)
+        if self._is_owner:
+            self.path.unlink(missing_ok=True)
 
-    def _detach(self) -> None:
-        self._live = False
-        _rings.discard(self)
+    def disown(self) -> None:
+        """Never write or remove the file again: in a forked child, which shares it, it is the parent's."""
+        self._live = self._is_owner = False
 
     def _write_log(self, offset: int, entry: bytes) -> None:
         try:
@@ -226,58 +231,57 @@ def _own(place: int, flags: int, role: Role, statistics: Statistics, expected: b
 def scan(path: Path | str) -> RingContents:
     """Read a ring from outside, whether its process is alive or not.
 
+    Every slot is looked at and no cursor is trusted. Rows are in the order in which they were appended.
+
     Raises:
         DumpError: the file is not a readable ring.
     """
     path = Path(path)
-    header, slots, log = read_header(path)
+    header, slots, log = read_file(path)
     names = parse(log)
-    good = _trusted(slots, header.capacity) & (slots["site"] < len(names.sites)) & (slots["place"] < len(names.places))
-    torn = int(np.count_nonzero(~good & _written(slots)))
+    good = _is_whole(slots) & (slots["site"] < len(names.sites)) & (slots["place"] < len(names.places))
     kept = slots[good]
-    kept = kept[np.argsort(kept["position"], kind="stable")]
+    kept = kept[np.argsort(kept["position"])]
     newest = int(kept["position"][-1]) if len(kept) else 0
     evicted = max(0, newest - header.capacity)
-    gaps = newest - evicted - int(np.count_nonzero(kept["position"] > evicted))
+    last_sign = max(header.heartbeat, int(kept["t_ns"][-1]) if len(kept) else 0)
     return RingContents(
-        _info(path, names.info, header),
-        table_of(kept, names, header.rank),
+        info_from_json(path, names.info) if names.info else RunInfo(header.run_id, header.rank),
+        _table(path, kept, names, header.rank),
         header.rank,
-        header.pid,
+        header.process.pid,
         header.state,
         evicted,
-        gaps,
-        torn,
+        gaps=newest - evicted - int(np.count_nonzero(kept["position"] > evicted)),
+        torn=int(np.count_nonzero(~good & _is_used(slots))),
+        alive=header.state is RingState.OPEN and is_alive(header.process, last_sign, time.time_ns()),
     )
 
 
-def _trusted(slots: Slots, capacity: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    position = slots["position"]
-    fits = (position != 0) & ((position - np.uint64(1)) % np.uint64(capacity) == np.arange(len(slots), dtype=np.uint64))
-    return fits & (checksums(slots) == slots["checksum"])
+def _is_whole(slots: Slots) -> npt.NDArray[np.bool_]:
+    position, index = slots["position"], np.arange(len(slots), dtype=np.uint64)
+    fits = (position != 0) & ((position - np.uint64(1)) % np.uint64(len(slots)) == index)
+    return np.asarray(fits & (checksums(slots) == slots["checksum"]), np.bool_)
 
 
-def _written(slots: Slots) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return slots.view(np.uint8).reshape(-1, SLOT_SIZE).any(axis=1)
+def _is_used(slots: Slots) -> npt.NDArray[np.bool_]:
+    return np.asarray(slots.view("<u8").reshape(-1, _WORDS_PER_SLOT).any(axis=1), np.bool_)
 
 
-def _info(path: Path, text: str, header: Header) -> RunInfo:
-    if not text:
-        return RunInfo(header.run_id, header.rank)
+def _table(path: Path, slots: Slots, names: Names, rank: int) -> pa.Table:
     try:
-        return RunInfo.from_json(text)
-    except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
-        raise DumpError(path, "the ring's run metadata is not the JSON that Overflight writes") from None
+        return table_of(slots, names, rank)
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
+        raise damaged(path, error) from None
 
 
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()
 
 
-def _after_fork_in_child() -> None:
-    """The child shares the mapping: what it wrote would be taken for the parent's."""
+def _disown_all() -> None:
     for ring in list(_rings):
-        ring._detach()
+        ring.disown()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork_in_child)
+    os.register_at_fork(after_in_child=_disown_all)
