@@ -18,8 +18,6 @@ from recorder.dump import write_dump
 from recorder.records import Frame, Layout, Statistics, TensorRecord
 from recorder.schema import (
     DUMP_SCHEMA,
-    RUN_INFO_KEY,
-    SCHEMA_VERSION_KEY,
     BatchInfo,
     DtypeLimits,
     ModuleInfo,
@@ -200,9 +198,10 @@ def broken_files(directory: Path, good: Path) -> dict[str, Path]:
     for name, content in contents.items():
         found[name].write_bytes(content)
     found["foreign"] = _foreign(directory / "foreign.parquet")
-    found["newer"] = _with(directory / "newer.parquet", good, SCHEMA_VERSION_KEY, b"99")
-    found["no_run"] = _with(directory / "no_run.parquet", good, RUN_INFO_KEY, b"[]")
-    found["no_column"] = _without_column(directory / "no_column.parquet", good)
+    found["newer"] = _rewritten(directory / "newer.parquet", good, schema_version=b"99")
+    found["no_run"] = _rewritten(directory / "no_run.parquet", good, run=b"[]")
+    fewer = pq.read_table(good).drop_columns(["abs_max"])
+    found["no_column"] = _rewritten(directory / "no_column.parquet", good, fewer)
     found["damaged"] = _bit_flipped(directory / "damaged.parquet", good)
     found["missing"] = directory / "missing.parquet"
     found["no_dumps"] = directory / "no_dumps"
@@ -337,17 +336,11 @@ def _foreign(path: Path) -> Path:
     return path
 
 
-def _with(path: Path, good: Path, key: bytes, value: bytes) -> Path:
-    """A good dump with one entry of its metadata replaced."""
-    metadata = {**(pq.read_metadata(good).metadata or {}), key: value}
-    metadata.pop(b"ARROW:schema", None)
-    pq.write_table(pq.read_table(good).replace_schema_metadata(metadata), path)
-    return path
-
-
-def _without_column(path: Path, good: Path) -> Path:
-    """A dump that lacks a column of the schema."""
-    pq.write_table(pq.read_table(good).drop_columns(["abs_max"]), path)
+def _rewritten(path: Path, good: Path, table: pa.Table | None = None, **metadata: bytes) -> Path:
+    """A good dump with other records, or with entries of its metadata replaced."""
+    kept = {key: value for key, value in pq.read_metadata(good).metadata.items() if key != b"ARROW:schema"}
+    kept.update({f"overflight.{key}".encode(): value for key, value in metadata.items()})
+    pq.write_table((pq.read_table(good) if table is None else table).replace_schema_metadata(kept), path)
     return path
 
 
