@@ -187,6 +187,10 @@ class Capture:
         """Whether its numbers are bad, or not known yet."""
         return isinstance(record.statistics, Row) or record.statistics.flagged
 
+    def is_open(self, owner: OpenFrame) -> bool:
+        """Whether this module call is still running in this thread."""
+        return any(frame is owner for frame in self.stack.frames)
+
     def emit_open_frames(self) -> dict[OpenFrame, Frame]:
         """Write the frames that are still open, with what their modules received, outermost first.
 

@@ -117,7 +117,9 @@ class DebugUnderflowOverflow:
 class _PrintedReport(FrontEnd):
     """The original's printed report, and its errors' messages."""
 
-    def overflow(self, trigger: Trigger, dump: Path) -> str:
+    def overflow(self, trigger: Trigger, dump: Path | None) -> str:
+        if dump is None:
+            return super().overflow(trigger, dump)
         self._print(dump)
         return (
             "DebugUnderflowOverflow: inf/nan detected, aborting as there is no point running further. "

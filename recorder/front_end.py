@@ -10,11 +10,22 @@ from recorder.schema import Trigger
 from recorder.verdict import headline
 
 
+def place_text(trigger: Trigger) -> str:
+    """One line for a trigger without its records."""
+    tensor = f"{trigger.role} {trigger.key}".rstrip()
+    return f"inf or nan in {tensor} of {trigger.module or 'the root'}, {trigger.phase}, batch {trigger.batch}"
+
+
 class FrontEnd:
     """The Recorder's own words."""
 
-    def overflow(self, trigger: Trigger, dump: Path) -> str:
-        """The message of OverflowDetected and of the warning: what and where in one line, the command in another."""
+    def overflow(self, trigger: Trigger, dump: Path | None) -> str:
+        """The message of OverflowDetected and of the warning: what and where in one line, the command in another.
+
+        `dump` is None when it could not be written.
+        """
+        if dump is None:
+            return f"{place_text(trigger)}\nThe dump could not be written: see the warning before this."
         table, info = read_dump(dump)
         said = headline(to_frame(table), dataclasses.replace(info, trigger=trigger))
         return f"{said}\nThe dump tells the story: overflight report {dump}"

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from recorder.clock import Clock
-from recorder.errors import RecorderError
+from recorder.errors import BatchLimitReached, OverflowDetected
 
 
 class Guard:
@@ -35,7 +35,7 @@ class Guard:
         try:
             with self._clock.lock:
                 body(*args)
-        except RecorderError:
+        except (OverflowDetected, BatchLimitReached):
             raise
         except Exception as error:
             if error is self._users_error:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
 import os
-import sys
 import time
 import warnings
 from collections.abc import Sequence
@@ -15,12 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
+from recorder import process_end
 from recorder.backward import BackwardAssembly
 from recorder.batch_facts import BatchFacts, learning_rate_of, requires_grad
 from recorder.capture import Capture
 from recorder.clock import Clock
 from recorder.compiled import is_compiled, recompile
-from recorder.errors import BatchLimitReached, OverflowDetected, RecorderError
+from recorder.errors import BatchLimitReached, RecorderError
 from recorder.frames import OpenFrame
 from recorder.front_end import FrontEnd
 from recorder.gradient_capture import GradientCapture
@@ -30,6 +29,7 @@ from recorder.judge import Judge
 from recorder.meter import Meter
 from recorder.modules import unwrapped
 from recorder.policy import Policy
+from recorder.response import Response
 from recorder.ring import Ring
 from recorder.run_directory import (
     RUN_INFO_FILE,
@@ -55,8 +55,7 @@ from recorder.settings import (
 from recorder.silent import SilentRules
 from recorder.spill import Spiller, place_of
 from recorder.step_capture import StepCapture
-from recorder.stream import Found, FrameStream
-from recorder.triggers import TriggerGate
+from recorder.stream import FrameStream
 
 
 class Recorder:
@@ -132,12 +131,10 @@ class Recorder:
         self._rank, self._world_size = rank_and_world_size()
         self.run_dir, self._run_id = make_run_directory(settings.log_dir, settings.run_id)
         self._clock = Clock()
-        self._detecting = settings.on_overflow != "ignore"
         self._clock.recording = not settings.only_traced_batches
         self._hooked = HookedModel(unwrapped(model), Scope(settings.include, settings.exclude))
         self._meter = Meter(full=settings.full, defer=settings.check == "batch")
         self._judge = Judge(Policy(settings.expected, self._meter.layouts.finfo))
-        self._gate = TriggerGate(always=settings.on_overflow == "raise")
         self._facts = BatchFacts(optimizer)
         self._ring = Ring.create(
             self.run_dir, run_id=self._run_id, rank=self._rank, capacity=settings.ring_records
@@ -148,6 +145,10 @@ class Recorder:
         assembly = BackwardAssembly(self._clock, self._excuse_gradient)
         self._silent = SilentRules(self._meter.layouts.finfo)
         self._stream = FrameStream(self._meter, self._judge, assembly, self._write)
+        self._response = Response(
+            settings.on_overflow, self._guard, self._stream, self._spiller, self._scaling, front_end,
+            lambda: self._capture,
+        )  # fmt: skip
         self._gradients = (
             GradientCapture(self._clock, self._guard, self._meter, self._stream, assembly, self.act_on_findings)
             if Phase.BACKWARD in settings.phases
@@ -165,12 +166,8 @@ class Recorder:
             self._stepping, self._stepped,
             Phase.OPTIMIZER in settings.phases,
         )  # fmt: skip
-        self._ring.set_info(self._info())
-        write_atomically(self.run_dir / RUN_INFO_FILE, self._info().to_json())
-        self._excepthook = sys.excepthook
-        sys.excepthook = self._on_uncaught
-        self._installed_excepthook = sys.excepthook
-        atexit.register(self.close)
+        self._write_info()
+        process_end.watch(self)
 
     # what a user calls
 
@@ -194,7 +191,10 @@ class Recorder:
         self._refuse_if_closed()
         with self._clock.lock:
             self._stream.flush()
-            return self._spiller.spill(Trigger(TriggerKind.MANUAL.value, self.batch, self.step))
+            dump = self._spiller.spill(Trigger(TriggerKind.MANUAL.value, self.batch, self.step))
+        if dump is None:
+            raise RecorderError(f"{self.run_dir}: the dump could not be written; see the warning before this")
+        return dump
 
     def close(self) -> None:
         """Detach from the model, finish what is under way and close the ring. May be called twice."""
@@ -207,9 +207,8 @@ class Recorder:
                 self._finish_batch()
         finally:
             self._detach()
-        write_atomically(self.run_dir / RUN_INFO_FILE, self._info().to_json())
-        self._ring.set_info(self._info())
-        self._ring.close(clean=True)
+            self._write_info()
+            self._ring.close(clean=True)
 
     def __enter__(self) -> Recorder:
         self._refuse_if_closed()
@@ -219,8 +218,31 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if error is not None:
-            self._spill_for_exception(error)
+            self.spill_for_exception(error)
         self.close()
+
+    # what the end of the process calls
+
+    def spill_for_exception(self, error: BaseException) -> None:
+        """Dump for an exception that is not the recorder's own; the innermost open frame is where it was raised."""
+        if self._closed or isinstance(error, (RecorderError, SystemExit, GeneratorExit)):
+            return
+        with self._clock.lock:
+            self._stream.flush()
+            frames = self._capture.emit_open_frames()
+            trigger = Trigger(TriggerKind.EXCEPTION.value, self.batch, self.step)
+            if frames:
+                trigger = place_of(TriggerKind.EXCEPTION, list(frames.values())[-1])
+            self._spiller.spill(trigger)
+
+    def spill_for_signal(self) -> None:
+        """Dump before the process dies of a signal."""
+        self._spiller.spill(Trigger(TriggerKind.SIGNAL.value, self.batch, self.step))
+
+    def abandon(self) -> None:
+        """Record nothing more: this is a forked child, and the run is its parent's."""
+        self._guard.live = False
+        self._closed = True
 
     # what the hooks call
 
@@ -233,7 +255,6 @@ class Recorder:
         self._facts.begin_batch(clock.batch, clock.step, training, self._scaling.scale)
         traced = settings.is_traced(clock.batch)
         clock.recording = traced or not settings.only_traced_batches
-        self._detecting = settings.on_overflow != "ignore" and (settings.detect_in_traced_batches or not traced)
         if self._hooked.refresh():
             self._ring.set_info(self._info())
         self._hooked.begin_batch()
@@ -241,7 +262,7 @@ class Recorder:
             self._gradients.watch_parameters(self._hooked.items())
         self._meter.forget()
         self._judge.begin_batch()
-        self._gate.begin_batch()
+        self._response.begin_batch(detecting=settings.detect_in_traced_batches or not traced)
         if traced:
             self._spiller.begin_trace(Trigger(TriggerKind.TRACED_BATCH.value, clock.batch, clock.step))
         if clock.recording and settings.scan_weights:
@@ -263,17 +284,8 @@ class Recorder:
             raise BatchLimitReached(self._front_end.batch_limit(self._clock.batch + 1, limit, self.run_dir))
 
     def act_on_findings(self) -> None:
-        """Turn what the judge has found into triggers; a finding whose frame is still open comes again."""
-        for found in self._stream.take_findings():
-            if not self._detecting:
-                continue
-            if found.finding.record.expected:
-                self._scaling.note_bad_gradient(found)
-                continue
-            if found.finding.owner is found.owner:
-                self._trip(found)
-            elif self._settings.on_overflow == "raise" and not self._stream.is_waiting:
-                self._trip(self._close_early(found))
+        """Answer what the judge has found."""
+        self._response.act()
 
     def failed(self, error: Exception) -> None:
         """A hook of ours went wrong: stop watching, say so once, and let the run go on."""
@@ -283,34 +295,6 @@ class Recorder:
             RuntimeWarning,
             stacklevel=2,
         )
-
-    def _close_early(self, found: Found) -> Found:
-        """Write the frames that are still open, among them the owner of the finding."""
-        frames = self._capture.emit_open_frames()
-        self._stream.take_findings()
-        frame = frames.get(found.finding.owner)
-        return found if frame is None else found._replace(owner=found.finding.owner, frame=frame)
-
-    def _trip(self, found: Found) -> None:
-        record = found.finding.record
-        trigger = place_of(TriggerKind.OVERFLOW, found.frame, record.role.value, record.key)
-        if not self._gate.admits(trigger, is_origin=found.finding.is_origin):
-            return
-        if self._settings.on_overflow == "raise":
-            self._capture.emit_open_frames()
-            self._stream.take_findings()
-        dump = self._spiller.spill(trigger)
-        self._announce(trigger, dump)
-
-    def _announce(self, trigger: Trigger, dump: Path) -> None:
-        action = self._settings.on_overflow
-        if callable(action):
-            self._guard.call_user(lambda: action(trigger))
-            return
-        message = self._front_end.overflow(trigger, dump)
-        if action == "raise":
-            raise OverflowDetected(message, trigger, dump)
-        warnings.warn(message, RuntimeWarning, stacklevel=2)
 
     def _end_trace(self) -> None:
         dump = self._spiller.end_trace()
@@ -328,8 +312,8 @@ class Recorder:
             self._facts.note(skipped=True, loss_scale=self._scaling.scale)
         self._end_trace()
         self._facts.end_batch()
-        if endless is not None and self._detecting:
-            self._trip(endless)
+        if endless is not None:
+            self._response.trip(endless)
 
     def _excuse_gradient(self, module: str, record: TensorRecord) -> bool:
         """A bad gradient is expected while a gradient scaler guards the steps, or where the user lists it."""
@@ -345,32 +329,12 @@ class Recorder:
     def _stepping(self) -> None:
         unguarded = self._scaling.begin_step()
         if unguarded is not None:
-            self._trip(unguarded)
+            self._response.trip(unguarded)
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._facts.note(skipped=False, learning_rate=learning_rate_of(optimizer))
         if self._stream.has_findings:
             self.act_on_findings()
-
-    def _spill_for_exception(self, error: BaseException) -> None:
-        if self._closed or isinstance(error, (RecorderError, SystemExit, GeneratorExit)):
-            return
-        with self._clock.lock:
-            self._stream.flush()
-            frames = self._capture.emit_open_frames()
-            trigger = Trigger(TriggerKind.EXCEPTION.value, self.batch, self.step)
-            if frames:
-                trigger = place_of(TriggerKind.EXCEPTION, list(frames.values())[-1])
-            self._spiller.spill(trigger)
-
-    def _on_uncaught(
-        self, kind: type[BaseException], error: BaseException, traceback: TracebackType | None
-    ) -> None:
-        try:
-            self._spill_for_exception(error)
-            self.close()
-        finally:
-            self._excepthook(kind, error, traceback)
 
     def _prepare_compiled(self) -> None:
         recompile()
@@ -390,9 +354,12 @@ class Recorder:
         self._steps.detach()
         if self._gradients is not None:
             self._gradients.detach()
-        if sys.excepthook == self._installed_excepthook:
-            sys.excepthook = self._excepthook
-        atexit.unregister(self.close)
+        process_end.unwatch(self)
+
+    def _write_info(self) -> None:
+        info = self._info()
+        self._ring.set_info(info)
+        write_atomically(self.run_dir / RUN_INFO_FILE, info.to_json())
 
     def _refuse_if_closed(self) -> None:
         if self._closed:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from recorder.dump import DumpWriter, dump_name
+from recorder.errors import RecorderError
 from recorder.records import Frame
 from recorder.ring import Ring
 from recorder.schema import RunInfo, Trigger, TriggerKind
+
+_Result = TypeVar("_Result")
 
 
 class Spiller:
     """Appends frames to the ring and writes dumps of it.
 
-    A traced batch that outgrows the ring goes on in its dump: what the ring would evict is written there first.
+    A dump that the disk refuses is a warning, not the end of the run it was to describe. A traced batch that outgrows the ring goes on in its dump: what the ring would evict is written there first.
     """
 
     def __init__(self, directory: Path, rank: int, ring: Ring, info: Callable[[], RunInfo]) -> None:
@@ -30,11 +35,15 @@ class Spiller:
 
     def append(self, frame: Frame) -> None:
         if self._traced is not None and self._ring.position + len(frame.records) - self._traced_from > self._ring.capacity:
-            self._write_traced()
+            traced = self._traced
+            self._attempt(lambda: self._write_traced(traced))
         self._ring.append(frame)
 
-    def spill(self, trigger: Trigger) -> Path:
-        """Write all that the ring holds as one dump."""
+    def spill(self, trigger: Trigger) -> Path | None:
+        """Write all that the ring holds as one dump; None when that failed."""
+        return self._attempt(lambda: self._write_ring(trigger))
+
+    def _write_ring(self, trigger: Trigger) -> Path:
         writer = DumpWriter(self._path(trigger))
         writer.write(self._ring.table())
         return self._finish(writer, trigger)
@@ -48,20 +57,27 @@ class Spiller:
         if self._traced is None:
             return None
         trigger, self._traced = self._traced, None
-        self._write_traced_rest(trigger)
+        return self._attempt(lambda: self._finish_traced(trigger))
+
+    def _finish_traced(self, trigger: Trigger) -> Path:
+        self._write_traced(trigger)
         writer, self._traced_writer = self._traced_writer, None
         assert writer is not None
         return self._finish(writer, trigger)
 
-    def _write_traced(self) -> None:
-        assert self._traced is not None
-        self._write_traced_rest(self._traced)
-
-    def _write_traced_rest(self, trigger: Trigger) -> None:
+    def _write_traced(self, trigger: Trigger) -> None:
         if self._traced_writer is None:
             self._traced_writer = DumpWriter(self._path(trigger))
         self._traced_writer.write(self._ring.table(self._traced_from))
         self._traced_from = self._ring.position
+
+    def _attempt(self, write: Callable[[], _Result]) -> _Result | None:
+        try:
+            return write()
+        except (OSError, RecorderError) as error:
+            self._traced = self._traced_writer = None
+            warnings.warn(f"Overflight could not write a dump: {error}. The run goes on.", RuntimeWarning, stacklevel=2)
+            return None
 
     def _finish(self, writer: DumpWriter, trigger: Trigger) -> Path:
         path = writer.close(replace(self._info(), trigger=trigger, evicted=self._ring.evicted))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -10,10 +11,27 @@ import torch
 from recorder.records import NOT_MEASURED, Statistics
 from recorder.unwrap import REDUCIBLE, strided_parts, to_reducible
 
-PIECE = 1 << 17
+PIECE = 1 << 19
 """Elements reduced at a time. `abs()` needs a temporary: one that stays in cache costs an eighth of a fresh one."""
 
-_scratch: dict[torch.dtype, torch.Tensor] = {}
+_SMALL = 1 << 14
+"""Below this the allocator's own cache serves as well as a scratch buffer of ours."""
+
+
+class _Scratch(threading.local):
+    """One buffer of PIECE elements for each dtype, in each thread."""
+
+    def __init__(self) -> None:
+        self.buffers: dict[torch.dtype, torch.Tensor] = {}
+
+    def like(self, piece: torch.Tensor) -> torch.Tensor:
+        buffer = self.buffers.get(piece.dtype)
+        if buffer is None:
+            buffer = self.buffers[piece.dtype] = torch.empty(PIECE, dtype=piece.dtype)
+        return buffer[: piece.numel()].view(piece.shape)
+
+
+_scratch = _Scratch()
 
 
 def measure(tensor: torch.Tensor, full: bool = False) -> Statistics:
@@ -42,7 +60,7 @@ def measure_plain(tensor: torch.Tensor) -> Statistics:
     count = tensor.numel()
     if count == 0:
         return EMPTY
-    if count <= PIECE:
+    if count <= _SMALL:
         low, high = torch.aminmax(torch.abs(tensor))
         lowest, highest = low.item(), high.item()
     else:
@@ -55,19 +73,12 @@ def measure_plain(tensor: torch.Tensor) -> Statistics:
 def _minmax_of_large(tensor: torch.Tensor) -> tuple[float, float]:
     lows, highs = [], []
     for piece in _pieces(tensor):
-        scratch = _scratch_like(piece)
-        torch.abs(piece, out=scratch)
-        low, high = torch.aminmax(scratch)
+        low, high = torch.aminmax(torch.abs(piece, out=_scratch.like(piece)))
         lows.append(low)
         highs.append(high)
+    if len(lows) == 1:
+        return lows[0].item(), highs[0].item()
     return torch.stack(lows).amin().item(), torch.stack(highs).amax().item()
-
-
-def _scratch_like(piece: torch.Tensor) -> torch.Tensor:
-    scratch = _scratch.get(piece.dtype)
-    if scratch is None:
-        scratch = _scratch[piece.dtype] = torch.empty(PIECE, dtype=piece.dtype)
-    return scratch[: piece.numel()].view(piece.shape)
 
 
 def _pieces(tensor: torch.Tensor) -> Iterator[torch.Tensor]:

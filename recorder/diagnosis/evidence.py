@@ -39,12 +39,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Spread:
-    """What came after the birth: frames with a result, those of them that are bad, and the first of their modules."""
+    """What came after the birth: frames with a result, those of them that are bad, the first of their modules.
+
+    batches: how many batches further the dump goes.
+    """
 
     frames: int = 0
     bad_frames: int = 0
     modules: tuple[str, ...] = ()
     module_count: int = 0
+    batches: int = 0
     reached_output: bool = False
 
 
@@ -234,6 +238,7 @@ def _spread(rows: Rows, first: Value) -> Spread:
         frames=len(rows.frame_starts(later)),
         bad_frames=len(bad_frames),
         modules=tuple(dict.fromkeys(rows.texts("module", bad_frames[:50]))),
+        batches=int(rows.batch[later].max()) - first.batch if later.size else 0,
         module_count=len(rows.distinct("module", bad)),
         reached_output=bool(root[bad].any()),
     )

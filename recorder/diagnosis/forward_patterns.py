@@ -206,16 +206,6 @@ def recurrent_growth(evidence: Evidence) -> Reading | None:
     return Reading("recurrent growth", how, cause, advice)
 
 
-def training_diverges(evidence: Evidence) -> Reading | None:
-    """The same value grew batch after batch."""
-    if len(evidence.history) < 3 or growth(evidence.history) < 4 or is_recurrent(evidence.maker):
-        return None
-    factor = growth(evidence.history)
-    cause = f"training diverges: this value grew {number(factor)}-fold over {len(evidence.history)} batches"
-    advice = "lower the learning rate, warm up, clip gradients; compare with a run in float32"
-    return Reading("training diverges", Confidence.LIKELY, cause, advice)
-
-
 def own_code(evidence: Evidence) -> Reading:
     """What is left when nothing else fits."""
     nan = "0/0, inf - inf, or a root or logarithm of a negative number"
@@ -253,5 +243,4 @@ FORWARD_PATTERNS = (
     exp_overflow,
     division_by_zero,
     intermediate_overflow,
-    training_diverges,
 )

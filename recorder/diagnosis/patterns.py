@@ -9,7 +9,7 @@ from recorder.diagnosis.birth import Source
 from recorder.diagnosis.evidence import Evidence
 from recorder.diagnosis.forward_patterns import FORWARD_PATTERNS, own_code, single_sample_norm
 from recorder.diagnosis.reading import Confidence, Reading
-from recorder.diagnosis.step_patterns import STEP_PATTERNS
+from recorder.diagnosis.step_patterns import STEP_PATTERNS, step_code
 
 Pattern = Callable[[Evidence], Reading | None]
 _MADE_HERE = (Source.BORN, Source.BETWEEN)
@@ -42,4 +42,4 @@ def _patterns_of(evidence: Evidence) -> tuple[Pattern, ...]:
     return ()
 
 
-_LAST_RESORT = {"forward": own_code, "backward": backward_code}
+_LAST_RESORT = {"forward": own_code, "backward": backward_code, "optimizer": step_code}

@@ -6,12 +6,12 @@ import math
 
 from recorder.diagnosis.birth import Source
 from recorder.diagnosis.evidence import Evidence
-from recorder.diagnosis.facts import has_zero, loses_small_eps, of_role
+from recorder.diagnosis.facts import growth, has_zero, is_recurrent, loses_small_eps, of_role
 from recorder.diagnosis.reading import Confidence, Reading
 from recorder.diagnosis.words import count, number
 from recorder.schema import BatchInfo
 
-MANY_SKIPS = 3
+MANY_SKIPS = 2
 HIGH_RATE = 1.0
 _LAST_OF_A_STEP = ("parameter", "optimizer_state")
 
@@ -40,6 +40,18 @@ def step_too_large(evidence: Evidence) -> Reading | None:
     return Reading("step too large", Confidence.LIKELY if high else Confidence.POSSIBLE, cause, advice)
 
 
+def training_diverges(evidence: Evidence) -> Reading | None:
+    """The same value grew batch after batch."""
+    factor, batches = growth(evidence.history), len(evidence.history)
+    if batches < 3 or factor < 4 or evidence.source is Source.DATA or is_recurrent(evidence.maker):
+        return None
+    facts = evidence.facts_of(evidence.first.batch)
+    rate = f" (learning rate {number(facts.learning_rate)})" if facts and facts.learning_rate is not None else ""
+    cause = f"training diverges{rate}: this value grew {number(factor)}-fold over {batches} batches"
+    advice = "lower the learning rate, warm up, clip gradients; compare with a run in float32"
+    return Reading("training diverges", Confidence.LIKELY, cause, advice)
+
+
 def vanishing_adam_eps(evidence: Evidence) -> Reading | None:
     """Adam's eps is 0 in half precision, and so is the second moment of a weight without gradient."""
     first = evidence.first
@@ -55,13 +67,19 @@ def vanishing_adam_eps(evidence: Evidence) -> Reading | None:
 
 def clipped_by_bad_norm(evidence: Evidence) -> Reading | None:
     """One bad gradient, and more weights lost than that: the norm that all were divided by was bad."""
-    step = evidence.step
-    if evidence.first.phase == "forward" or not 0 < step.bad_gradients < step.bad_parameters:
+    step, facts = evidence.step, evidence.facts_of(evidence.first.batch)
+    if evidence.first.phase == "forward":
         return None
     lost = f"{count(step.bad_gradients, 'bad gradient')}, {count(step.bad_parameters, 'bad weight')}"
-    cause = f"clipping divided all gradients by a bad norm: {lost}"
     advice = "clip_grad_norm_(..., error_if_nonfinite=True), and mend the first bad gradient"
-    return Reading("clipped by a bad norm", Confidence.VERY_LIKELY, cause, advice)
+    if 0 < step.bad_gradients < step.bad_parameters:
+        cause = f"clipping divided all gradients by a bad norm: {lost}"
+        return Reading("clipped by a bad norm", Confidence.VERY_LIKELY, cause, advice)
+    norm = facts.grad_norm if facts is not None else None
+    if evidence.first.phase != "optimizer" or norm is None or math.isfinite(norm):
+        return None
+    cause = f"clipping by a gradient norm of {number(norm)}"
+    return Reading("clipped by a bad norm", Confidence.LIKELY, cause, advice)
 
 
 def bad_gradient_used(evidence: Evidence) -> Reading | None:
@@ -135,6 +153,12 @@ def bad_buffer(evidence: Evidence) -> Reading | None:
     return Reading("bad buffer", Confidence.LIKELY, cause, "see where the module fills that buffer, and in which dtype")
 
 
+def step_code(evidence: Evidence) -> Reading:
+    """What is left when nothing else fits."""
+    cause = "the optimizer's own arithmetic, or code that changed gradients after the backward pass (clipping, say)"
+    return Reading("step code", Confidence.POSSIBLE, cause, "check gradients and their norm right before the step")
+
+
 def trailing_skips(batches: tuple[BatchInfo, ...]) -> int:
     """How many steps in a row were skipped, counted back from the last batch with a step."""
     known = [one.skipped for one in batches if one.skipped is not None]
@@ -171,6 +195,7 @@ STEP_PATTERNS = (
     vanishing_adam_eps,
     scaler_gives_up,
     step_too_large,
+    training_diverges,
     bad_data,
     never_initialised,
     broken_checkpoint,

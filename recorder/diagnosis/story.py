@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recorder.diagnosis.birth import Source
 from recorder.diagnosis.evidence import Evidence
-from recorder.diagnosis.facts import is_narrow, of_role
+from recorder.diagnosis.facts import float_inputs, is_narrow, of_role, whole_inputs
 from recorder.diagnosis.rows import Value
 from recorder.diagnosis.words import (
     LINE,
@@ -99,7 +99,12 @@ def spread(evidence: Evidence) -> str | None:
     if later.frames == 0:
         return "The dump ends with it: how it would have spread is not recorded."
     if later.bad_frames == 0:
-        return f"It went no further: {count(later.frames, 'later frame')} in the dump came out finite."
+        so_far = (
+            "It went no further"
+            if later.batches > 0 or evidence.first.phase == "forward"
+            else "So far it did not spread"
+        )
+        return f"{so_far}: {count(later.frames, 'later frame')} in the dump came out finite."
     names = [shortened(name, 28) or "the model" for name in later.modules]
     far = ", as far as the model's output" if later.reached_output else ""
     reach = f"{later.bad_frames:,} of {count(later.frames, 'later frame')}{far}"
@@ -143,7 +148,7 @@ def _born(evidence: Evidence) -> str:
     if first.phase == "backward":
         return "Born here: the gradient that came into this module was finite, the one that left it was not."
     if first.phase != "optimizer":
-        given = _up_to(evidence.forward, "input"), _up_to(evidence.forward, "parameter")
+        given = _up_to(float_inputs(evidence) or whole_inputs(evidence)), _up_to(of_role(evidence.forward, "parameter"))
         return "Born here: inputs{}, parameters{} and buffers of this module call were finite.".format(*given)
     if not step.gradients:
         return "Born in the optimizer's step; the dump holds no gradient of this batch that could be to blame."
@@ -151,8 +156,8 @@ def _born(evidence: Evidence) -> str:
     return f"Born in the optimizer's step: no gradient of this batch was bad ({step.gradients:,} seen){lost}."
 
 
-def _up_to(values: tuple[Value, ...], role: str) -> str:
-    peaks = [value.abs_max for value in of_role(values, role) if value.abs_max is not None]
+def _up_to(values: list[Value]) -> str:
+    peaks = [value.abs_max for value in values if value.abs_max is not None]
     return f" (up to {number(max(peaks))})" if peaks else ""
 
 
