@@ -67,7 +67,9 @@ def intermediate_overflow(evidence: Evidence) -> Reading | None:
         return None
     how = Confidence.LIKELY if is_narrow(limit) else Confidence.POSSIBLE
     cause = f"a product inside passed {first.dtype}'s limit (inputs up to {number(peak)}), and inf - inf is NaN"
-    return Reading("intermediate overflow", how, cause, "compute this module in float32, or scale its inputs first")
+    wider = "compute this module in float32, or scale its inputs first"
+    advice = wider if is_narrow(limit) else "find why its inputs are that large"
+    return Reading("intermediate overflow", how, cause, advice)
 
 
 def vanishing_eps(evidence: Evidence) -> Reading | None:

@@ -203,7 +203,7 @@ FITS: list[tuple[str, Pattern, Evidence, Confidence]] = [
     ),
     (
         "growth batch after batch",
-        forward.training_diverges,
+        steps.training_diverges,
         evidence(bad(num_posinf=1), SMALL, history=((7, 9.1e3), (8, 2e4), (9, 5.1e4))),
         Confidence.LIKELY,
     ),
@@ -319,6 +319,12 @@ FITS: list[tuple[str, Pattern, Evidence, Confidence]] = [
         steps.clipped_by_bad_norm,
         evidence(bad("gradient", "weight", **BACKWARD), step=Step(9, 9, 9, 1)),
         Confidence.VERY_LIKELY,
+    ),
+    (
+        "a gradient norm of inf",
+        steps.clipped_by_bad_norm,
+        evidence(bad("parameter", "weight", **STEP), batches=(facts(grad_norm=float("inf")),)),
+        Confidence.LIKELY,
     ),
     (
         "a step with bad gradients",
@@ -455,12 +461,12 @@ DOES_NOT_FIT: list[tuple[str, Pattern, Evidence]] = [
     ("a group norm is no GRU", forward.recurrent_growth, evidence(bad(module_class="GroupNorm"), SMALL)),
     (
         "a value that went up and down",
-        forward.training_diverges,
+        steps.training_diverges,
         evidence(bad(num_posinf=1), SMALL, history=((7, 5e4), (8, 2e4), (9, 5.1e4))),
     ),
     (
         "two batches are no trend",
-        forward.training_diverges,
+        steps.training_diverges,
         evidence(bad(num_posinf=1), SMALL, history=((8, 2e3), (9, 5.1e4))),
     ),
     (
@@ -544,6 +550,11 @@ DOES_NOT_FIT: list[tuple[str, Pattern, Evidence]] = [
         steps.clipped_by_bad_norm,
         evidence(bad("gradient", "weight", **BACKWARD), step=Step(9, 1, 9, 1)),
     ),
+    (
+        "a finite gradient norm",
+        steps.clipped_by_bad_norm,
+        evidence(bad("parameter", "weight", **STEP), batches=(facts(grad_norm=3.0),)),
+    ),
     ("finite gradients", steps.bad_gradient_used, evidence(bad("parameter", "weight", **STEP), step=Step(9, 1, 9, 0))),
     (
         "a scaler that found its scale",
@@ -626,6 +637,9 @@ def test_a_last_resort_is_read_only_where_nothing_else_fits() -> None:
     assert [reading.pattern for reading in readings(evidence(bad(), SMALL))] == ["own code"]
     assert [reading.pattern for reading in readings(evidence(bad("grad_input", "0", **BACKWARD), WEIGHT))] == [
         "backward code"
+    ]
+    assert [reading.pattern for reading in readings(evidence(bad("parameter", "weight", **STEP, **FP32)))] == [
+        "step code"
     ]
 
 

@@ -230,6 +230,12 @@ def test_spread_that_was_clamped_went_no_further() -> None:
     assert "It went no further: 1 later frame in the dump came out finite." in verdict.lines
 
 
+def test_a_backward_birth_whose_step_is_still_to_come_has_not_spread_so_far() -> None:
+    rows = [row(seq, "fc", "gradient", key, phase="backward", posinf=1 - seq) for seq, key in enumerate("ab")]
+    verdict = diagnose(table(rows), info(overflow_at(rows[0])))
+    assert "So far it did not spread: 1 later frame in the dump came out finite." in verdict.lines
+
+
 def test_a_dump_that_ends_with_the_birth_does_not_claim_a_spread() -> None:
     assert "The dump ends with it: how it would have spread is not recorded." in verdict_at_last(climbing()).lines
 
