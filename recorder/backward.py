@@ -42,12 +42,9 @@ class BackwardAssembly:
         self._under_way: dict[BackwardFrame, None] = {}
 
     def deliver(self, arrival: Arrival) -> Delivered:
-        if arrival.record.statistics.flagged:
-            arrival.record = self._marked(arrival)
         if arrival.parameter is not None:
             return self._deliver_parameter(arrival.parameter, arrival.record)
-        for target in arrival.targets:
-            self._add(target, arrival.record)
+        records = {id(target): self._add(target, arrival.record) for target in arrival.targets}
         culprit = culprit_of(arrival.targets) if arrival.record.statistics.flagged else None
         frames = [self._close(t.backward) for t in arrival.targets if t.backward.is_complete and not t.backward.emitted]
         if culprit is None:
@@ -56,24 +53,26 @@ class BackwardAssembly:
         if bad is None:
             bad = self._close(culprit.backward)
             frames.append(bad)
-        record = arrival.record._replace(role=culprit.role, key=culprit.key)
-        return Delivered(frames, bad, record)
+        return Delivered(frames, bad, records[id(culprit)])
 
     def finish(self) -> list[Frame]:
         """Close what a finished backward left incomplete: outputs that were not used have no gradient."""
         return [self._close(backward) for backward in list(self._under_way)]
 
-    def _marked(self, arrival: Arrival) -> TensorRecord:
-        owner = arrival.parameter or arrival.targets[0].backward.owner
-        return arrival.record._replace(expected=self._excuse(owner.path, arrival.record))
+    def _marked(self, owner: OpenFrame, record: TensorRecord) -> TensorRecord:
+        if not record.statistics.flagged:
+            return record
+        return record._replace(expected=self._excuse(owner.path, record))
 
-    def _add(self, target: Target, record: TensorRecord) -> None:
+    def _add(self, target: Target, record: TensorRecord) -> TensorRecord:
         backward = target.backward
         if backward.emitted:  # a second backward through a retained graph
             backward.records.clear()
             backward.emitted = False
-        backward.records.append(record._replace(role=target.role, key=target.key))
+        record = self._marked(backward.owner, record._replace(role=target.role, key=target.key))
+        backward.records.append(record)
         self._under_way[backward] = None
+        return record
 
     def _close(self, backward: BackwardFrame) -> Frame:
         backward.emitted = True
@@ -81,6 +80,7 @@ class BackwardAssembly:
         return backward.frame(self._clock.next_seq(), self._clock.now_ns())
 
     def _deliver_parameter(self, owner: OpenFrame, record: TensorRecord) -> Delivered:
+        record = self._marked(owner, record)
         frame = owner.frame(self._clock.next_seq(), self._clock.now_ns(), (record,))._replace(phase=Phase.BACKWARD)
         return Delivered([frame], frame, record) if record.statistics.flagged else Delivered([frame])
 

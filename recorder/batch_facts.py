@@ -21,7 +21,9 @@ class BatchFacts:
 
     def __init__(self, optimizer: Any) -> None:
         self.begun = time.perf_counter()
-        self._optimizers = () if optimizer is None else optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
+        self._optimizers = (
+            () if optimizer is None else optimizer if isinstance(optimizer, (list, tuple)) else (optimizer,)
+        )
         self._kept: deque[BatchInfo] = deque(maxlen=KEPT_BATCHES)
         self._current: BatchInfo | None = None
 

@@ -53,8 +53,7 @@ class HookedModel:
         """Hook the modules that were added since; whether there were any, or any have gone."""
         modules = list(walk_modules(self.root))
         if len(modules) == len(self._modules) and all(
-            new is old and path == old_path
-            for (path, new), (old_path, old) in zip(modules, self._modules, strict=True)
+            new is old and path == old_path for (path, new), (old_path, old) in zip(modules, self._modules, strict=True)
         ):
             return False
         self._modules = modules
@@ -116,9 +115,12 @@ class _Hooks:
         self._tokens = [enter.token, leave.token]
 
     def keep_last(self) -> None:
-        for hooks, handle in ((self._module._forward_pre_hooks, self._enter), (self._module._forward_hooks, self._exit)):
+        for hooks, handle in (
+            (self._module._forward_pre_hooks, self._enter),
+            (self._module._forward_hooks, self._exit),
+        ):
             if next(reversed(hooks), None) != handle.id and handle.id in hooks:
-                hooks.move_to_end(handle.id)
+                hooks[handle.id] = hooks.pop(handle.id)
 
     def remove(self) -> None:
         self._enter.remove()

@@ -68,7 +68,9 @@ class Judge:
         bad_outputs = _abnormal(frame.records, Role.OUTPUT)
         self._bad_outputs += [record.statistics for record in bad_outputs]
         self._tell_parent(owner, frame, bool(bad_outputs))
-        is_origin = bool(bad_outputs) and not owner.child_flagged and not _abnormal(frame.records, Role.INPUT, *_WEIGHTS)
+        is_origin = (
+            bool(bad_outputs) and not owner.child_flagged and not _abnormal(frame.records, Role.INPUT, *_WEIGHTS)
+        )
         finding = self._finding(owner, frame, bad_outputs, is_origin)
         self._suspects = [suspect for suspect in self._suspects if suspect.owner is not owner]
         return frame._replace(origin=is_origin), finding

@@ -61,9 +61,13 @@ class Meter:
     def measure(self, tensor: torch.Tensor) -> Measured:
         """The Measured of a tensor. Gradients must be disabled; never raises for what cannot be measured."""
         known = self._remembered.get(id(tensor))
-        if known is not None and known.reference() is tensor and not tensor.is_inference():
-            if known.version == tensor._version:
-                return known.measured
+        if (
+            known is not None
+            and known.reference() is tensor
+            and not tensor.is_inference()
+            and known.version == tensor._version
+        ):
+            return known.measured
         measured = self._measure_anew(tensor)
         self._remember(tensor, measured)
         return measured

@@ -57,7 +57,9 @@ class ModulePlan:
 def unwrapped(model: nn.Module) -> nn.Module:
     """The user's own model inside DataParallel, DDP, FSDP and torch.compile wrappers."""
     while any(cls.__name__ in _WRAPPER_CLASSES for cls in type(model).__mro__):
-        inner = next((getattr(model, name) for name in _WRAPPED if isinstance(getattr(model, name, None), nn.Module)), None)
+        inner = next(
+            (getattr(model, name) for name in _WRAPPED if isinstance(getattr(model, name, None), nn.Module)), None
+        )
         if inner is None:
             return model
         model = inner

@@ -50,6 +50,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 def floating_state(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """Name and tensor of what the optimizer keeps for a parameter, such as exp_avg."""
     for name, value in optimizer.state.get(parameter, {}).items():
-        if isinstance(value, torch.Tensor) and name not in _NOT_STATE:
-            if value.is_floating_point() or value.is_complex():
-                yield name, value
+        if not isinstance(value, torch.Tensor) or name in _NOT_STATE:
+            continue
+        if value.is_floating_point() or value.is_complex():
+            yield name, value

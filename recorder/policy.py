@@ -79,9 +79,9 @@ class Policy:
         `beside` are the parameters, buffers and inputs of the same frame, and what its children put out;
         `trainable` says of a parameter whether an optimizer may change it.
         """
-        for pattern in self._patterns:
-            if pattern.matches(module, record.role, record.key, record.statistics):
-                return f"listed: {pattern.text}"
+        listed = self.listed(module, record)
+        if listed is not None:
+            return listed
         if not only_neginf(record.statistics) or self._near_limit(record):
             return None
         if record.role is Role.INPUT:
@@ -92,6 +92,13 @@ class Policy:
             return "mask parameter" if not trainable or record.statistics.abs_max == 0.0 else None
         if record.role is Role.OUTPUT:
             return _output_rule(record, list(beside))
+        return None
+
+    def listed(self, module: str, record: TensorRecord) -> str | None:
+        """The rule when the user's own list excuses a flagged record."""
+        for pattern in self._patterns:
+            if pattern.matches(module, record.role, record.key, record.statistics):
+                return f"listed: {pattern.text}"
         return None
 
     def _near_limit(self, record: TensorRecord) -> bool:

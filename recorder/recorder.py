@@ -29,6 +29,7 @@ from recorder.judge import Judge
 from recorder.meter import Meter
 from recorder.modules import unwrapped
 from recorder.policy import Policy
+from recorder.records import Frame, TensorRecord
 from recorder.response import Response
 from recorder.ring import Ring
 from recorder.run_directory import (
@@ -39,7 +40,6 @@ from recorder.run_directory import (
     versions,
     write_atomically,
 )
-from recorder.records import Frame, TensorRecord
 from recorder.scaling import LossScaling
 from recorder.schema import Overhead, Phase, RunInfo, Trigger, TriggerKind
 from recorder.settings import (
@@ -121,9 +121,7 @@ class Recorder:
         recorder._start(check_model(model), settings, front_end, None, None)
         return recorder
 
-    def _start(
-        self, model: nn.Module, settings: Settings, front_end: FrontEnd, optimizer: Any, scaler: Any
-    ) -> None:
+    def _start(self, model: nn.Module, settings: Settings, front_end: FrontEnd, optimizer: Any, scaler: Any) -> None:
         self._settings = settings
         self._front_end = front_end
         self._closed = False
@@ -134,11 +132,10 @@ class Recorder:
         self._clock.recording = not settings.only_traced_batches
         self._hooked = HookedModel(unwrapped(model), Scope(settings.include, settings.exclude))
         self._meter = Meter(full=settings.full, defer=settings.check == "batch")
-        self._judge = Judge(Policy(settings.expected, self._meter.layouts.finfo))
+        self._policy = Policy(settings.expected, self._meter.layouts.finfo)
+        self._judge = Judge(self._policy)
         self._facts = BatchFacts(optimizer)
-        self._ring = Ring.create(
-            self.run_dir, run_id=self._run_id, rank=self._rank, capacity=settings.ring_records
-        )
+        self._ring = Ring.create(self.run_dir, run_id=self._run_id, rank=self._rank, capacity=settings.ring_records)
         self._spiller = Spiller(self.run_dir, self._rank, self._ring, self._info)
         self._guard = Guard(self._clock, self.failed)
         self._scaling = LossScaling(scaler)
@@ -317,10 +314,12 @@ class Recorder:
 
     def _excuse_gradient(self, module: str, record: TensorRecord) -> bool:
         """A bad gradient is expected while a gradient scaler guards the steps, or where the user lists it."""
-        if self._scaling.is_active():
-            self._judge.count_suppressed("scaled gradient", module, record)
-            return True
-        return False
+        rule = self._policy.listed(module, record)
+        if rule is None and self._scaling.is_active():
+            rule = "scaled gradient"
+        if rule is not None:
+            self._judge.count_suppressed(rule, module, record)
+        return rule is not None
 
     def _write(self, frame: Frame) -> None:
         self._spiller.append(frame)

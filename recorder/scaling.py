@@ -37,7 +37,7 @@ class LossScaling:
 
     def note_bad_gradient(self, found: Found) -> None:
         """Remember where the first bad gradient of this batch was born."""
-        if self._bad is None:
+        if self._bad is None and self._scaler is not None:
             self._bad = found
 
     def begin_batch(self) -> None:
@@ -79,6 +79,10 @@ def _find_scaler() -> Any:
     """A torch scaler that has scaled a loss already. Asked once, when the first bad gradient is seen."""
     for candidate in gc.get_objects():
         # not isinstance: that asks lazy proxies for their class, and wakes them
-        if issubclass(type(candidate), torch.amp.GradScaler) and candidate.is_enabled() and candidate._scale is not None:
+        if (
+            issubclass(type(candidate), torch.amp.GradScaler)
+            and candidate.is_enabled()
+            and candidate._scale is not None
+        ):
             return candidate
     return None

@@ -133,7 +133,9 @@ def check_optimizer(optimizer: object, model: nn.Module) -> tuple[torch.optim.Op
 
 def check_scaler(scaler: object) -> Any:
     """A gradient scaler: anything with get_scale, step and update, as torch.amp.GradScaler and its kin have."""
-    if scaler is not None and not all(callable(getattr(scaler, name, None)) for name in ("get_scale", "step", "update")):
+    if scaler is not None and not all(
+        callable(getattr(scaler, name, None)) for name in ("get_scale", "step", "update")
+    ):
         raise ConfigurationError("scaler", f"expected a torch.amp.GradScaler, got {type(scaler).__name__}")
     return scaler
 

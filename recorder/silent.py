@@ -110,7 +110,8 @@ def zeroed_output(frame: Frame, record: TensorRecord, finfo: dict[str, DtypeLimi
             )
             yield _warning("zeroed", frame, record, text, input_abs_max=largest, limit=limits.max)
         elif largest * largest < limits.smallest_subnormal:
-            text = f"{_name(frame)} turned an input of up to {largest:.3g} into zeros: its square is 0 in {source.layout.dtype}"
+            text = f"{_name(frame)} turned an input of up to {largest:.3g} into zeros: its square is 0"
+            text += f" in {source.layout.dtype}"
             yield _warning("underflow", frame, record, text, input_abs_max=largest)
 
 
@@ -128,7 +129,8 @@ def underflowed_gradients(frame: Frame, finfo: dict[str, DtypeLimits]) -> Iterat
         if limits is None or largest is None or record.statistics.flagged:
             continue
         if 0.0 < largest < limits.smallest_normal:
-            text = f"{record.role.value} of {_name(frame)} is wholly subnormal in {record.layout.dtype}: abs max {largest:.2g}"
+            text = f"{record.role.value} of {_name(frame)} is wholly subnormal in {record.layout.dtype}"
+            text += f": abs max {largest:.2g}"
             yield _warning("underflow", frame, record, text, abs_max=largest, smallest_normal=limits.smallest_normal)
         elif largest == 0.0 and record.role is Role.GRAD_INPUT and source and source < limits.smallest_normal:
             text = (

@@ -20,7 +20,8 @@ _Result = TypeVar("_Result")
 class Spiller:
     """Appends frames to the ring and writes dumps of it.
 
-    A dump that the disk refuses is a warning, not the end of the run it was to describe. A traced batch that outgrows the ring goes on in its dump: what the ring would evict is written there first.
+    A traced batch that outgrows the ring goes on in its dump: what the ring would evict is written there first.
+    A dump that the disk refuses is a warning, not the end of the run that it was to describe.
     """
 
     def __init__(self, directory: Path, rank: int, ring: Ring, info: Callable[[], RunInfo]) -> None:
@@ -34,7 +35,10 @@ class Spiller:
         self.dumps: list[Path] = []
 
     def append(self, frame: Frame) -> None:
-        if self._traced is not None and self._ring.position + len(frame.records) - self._traced_from > self._ring.capacity:
+        if (
+            self._traced is not None
+            and self._ring.position + len(frame.records) - self._traced_from > self._ring.capacity
+        ):
             traced = self._traced
             self._attempt(lambda: self._write_traced(traced))
         self._ring.append(frame)

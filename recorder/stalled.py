@@ -11,7 +11,8 @@ from recorder.stats import measure
 
 FIRST_STEPS = 3
 THEN_EVERY = 100
-"""A check reads every parameter twice: the first steps show a stall that is there from the start, later ones a late one."""
+"""A check reads every parameter twice. The first steps
+show a stall that is there from the start, the others a late one."""
 
 ROUNDING_NOISE = 1e-6
 """A gradient this small beside the largest is zero but for rounding: that of a bias before a BatchNorm, say."""

@@ -153,14 +153,14 @@ class Totals:
 
     def statistics(self, dtype: torch.dtype) -> Statistics:
         finite = self._count - self._nan - self._posinf - self._neginf
-        numbers = (self._low, self._high) if finite else (None, None)
+        low, high = (self._low, self._high) if finite else (None, None)
         counts = (self._nan, self._posinf, self._neginf)
         if not self._full:
-            return Statistics(*numbers, None, None, *counts)
+            return Statistics(low, high, None, None, *counts)
         mean = self._sum / finite if finite and not dtype.is_complex else None
         rms = math.sqrt(self._squares / finite) if finite else None
         subnormals = None if dtype.is_complex else self._subnormals
-        return Statistics(*numbers, mean, rms, *counts, self._zeros, subnormals)
+        return Statistics(low, high, mean, rms, *counts, self._zeros, subnormals)
 
     def _drop_nonfinite(self, values: torch.Tensor, sizes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         finite = sizes < math.inf

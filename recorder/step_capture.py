@@ -102,7 +102,9 @@ class StepCapture:
             if records:
                 self._push(path, module, plan, records)
 
-    def _records(self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter]) -> list[TensorRecord]:
+    def _records(
+        self, optimizer: torch.optim.Optimizer, parameters: dict[str, torch.nn.Parameter]
+    ) -> list[TensorRecord]:
         measure = self._meter.measure
         records = [record_of(Role.PARAMETER, name, measure(parameter)) for name, parameter in parameters.items()]
         for name, parameter in parameters.items():

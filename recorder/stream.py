@@ -44,9 +44,7 @@ class Found(NamedTuple):
 class FrameStream:
     """Delivers events to the judge, and judged frames to `append`. Findings wait to be taken."""
 
-    def __init__(
-        self, meter: Meter, judge: Judge, backward: BackwardAssembly, append: Callable[[Frame], None]
-    ) -> None:
+    def __init__(self, meter: Meter, judge: Judge, backward: BackwardAssembly, append: Callable[[Frame], None]) -> None:
         self._meter = meter
         self._judge = judge
         self._backward = backward

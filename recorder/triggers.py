@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from recorder.schema import Phase, Role, Trigger
 
-_LASTING = frozenset(
-    role.value for role in (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE, Role.GRADIENT)
-)
+_LASTING = frozenset(role.value for role in (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE, Role.GRADIENT))
 """What stays bad after the batch in which it went bad."""
 
 

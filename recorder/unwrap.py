@@ -72,7 +72,7 @@ def _decode_fp4(piece: torch.Tensor) -> torch.Tensor:
 def _sparse_parts(tensor: torch.Tensor) -> Parts:
     if tensor.layout == torch.sparse_coo:
         values = tensor.coalesce().values()
-    elif hasattr(torch, "_mkldnn") and tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]
+    elif hasattr(torch, "_mkldnn") and tensor.layout == torch._mkldnn:
         return Parts((tensor.to_dense(),), 0)
     else:
         values = tensor.values()
