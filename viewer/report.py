@@ -81,15 +81,17 @@ def _source(run: Run) -> DumpFile | RingFile | None:
     first = first_overflow(run)
     if first is not None:
         return first
-    flagged = next((dump for dump in run.dumps if _has_unexpected(dump)), None)
+    files: list[DumpFile | RingFile] = [*run.dumps, *run.rings]
+    flagged = next((file for file in files if _has_unexpected(file)), None)
     if flagged is not None:
         return flagged
     return run.dumps[-1] if run.dumps else next(iter(run.rings), None)
 
 
-def _has_unexpected(dump: DumpFile) -> bool:
+def _has_unexpected(file: DumpFile | RingFile) -> bool:
     """Whether a record is flagged and no rule expected it; reads two boolean columns."""
-    table = read_table(dump.path, columns=["flagged", "expected"])
+    is_dump = isinstance(file, DumpFile)
+    table = read_table(file.path, columns=["flagged", "expected"]) if is_dump else load(file)[0]
     return bool(pc.any(pc.and_not(table["flagged"], table["expected"])).as_py())
 
 

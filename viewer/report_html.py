@@ -9,13 +9,13 @@ from viewer.columns import Records
 from viewer.filters import Filter
 from viewer.picture import picture
 from viewer.report import Report
-from viewer.report_text import frame_rows, frames_title, heading_rows, place_text
+from viewer.report_text import frame_rows, frames_title, heading_rows, place_text, warning_text
 from viewer.tables import printable
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #1b1f24; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
 h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-.verdict { border-left: 4px solid #c62828; background: #fdf3f2; padding: .8rem 1rem; }
+.verdict { border-left: 4px solid #c62828; background: #fdf3f2; padding: .8rem 1rem; margin: 1rem 0; }
 .verdict.fine { border-color: #2e7d32; background: #f1f8f2; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font: 13px/1.5 ui-monospace, monospace; white-space: nowrap; }
@@ -54,12 +54,14 @@ def _depth_picture(report: Report) -> str:
         return '<p>The picture needs plotly: <code>pip install "overflight[view]"</code></p>'
     finfo = report.info.finfo
     figure = depth_figure(picture(Records(report.table), Filter(), finfo, origin=report.origin), finfo)
-    return str(figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False}))
+    return str(
+        figure.to_html(full_html=False, include_plotlyjs=True, config={"displaylogo": False, "responsive": True})
+    )
 
 
 def _warnings(report: Report) -> list[str]:
-    rows = [(w.kind, str(w.batch), w.phase, place_text(w.module, w.role, w.key), w.text) for w in report.warnings]
-    return ["<h2>Warnings</h2>", _table([("kind", "batch", "phase", "place", "what"), *rows])] if rows else []
+    rows = [(w.kind, str(w.batch), w.phase, warning_text(w)) for w in report.warnings]
+    return ["<h2>Warnings</h2>", _table([("kind", "batch", "phase", "what"), *rows])] if rows else []
 
 
 def _suppressed(suppressed: tuple[Suppressed, ...]) -> list[str]:

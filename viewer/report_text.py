@@ -16,7 +16,7 @@ from viewer.report import Report
 from viewer.tables import aligned, number, plural, printable
 
 FRAMES_SHOWN = 12
-WARNINGS_SHOWN = 20
+WARNINGS_SHOWN = 4
 FRAME_HEADER = (
     "seq",
     "batch",
@@ -82,15 +82,24 @@ def _trigger_text(trigger: Trigger) -> str:
 
 
 def _warnings(warnings: tuple[SilentWarning, ...]) -> list[str]:
+    """The first of each kind, so that one kind in every layer does not hide another."""
     if not warnings:
         return []
-    rows = [
-        (w.kind, f"batch {w.batch}", w.phase, place_text(w.module, w.role, w.key), w.text)
-        for w in warnings[:WARNINGS_SHOWN]
-    ]
-    hidden = len(warnings) - len(rows)
-    more = [f"  and {plural(hidden, 'more warning')}: --format json lists all"] if hidden else []
-    return [f"{plural(len(warnings), 'warning')} (nothing non-finite, but look):", *aligned(rows), *more]
+    by_kind: dict[str, list[SilentWarning]] = {}
+    for warning in warnings:
+        by_kind.setdefault(warning.kind, []).append(warning)
+    shown = [warning for same in by_kind.values() for warning in same[:WARNINGS_SHOWN]]
+    rows = aligned((w.kind, f"batch {w.batch}", w.phase, warning_text(w)) for w in shown)
+    hidden = [f"{len(same) - WARNINGS_SHOWN} more of {kind}" for kind, same in by_kind.items() if same[WARNINGS_SHOWN:]]
+    more = [f"  and {', '.join(hidden)}: --format json lists all"] if hidden else []
+    return [f"{plural(len(warnings), 'warning')} (nothing non-finite, but look):", *rows, *more]
+
+
+def warning_text(warning: SilentWarning) -> str:
+    """What it says, with its place where the text does not name it."""
+    if warning.module and warning.module in warning.text:
+        return warning.text
+    return f"{place_text(warning.module, warning.role, warning.key)}: {warning.text}"
 
 
 def _suppressed(suppressed: tuple[Suppressed, ...]) -> list[str]:
@@ -113,7 +122,7 @@ def frame_rows(report: Report) -> list[tuple[str, ...]]:
     if not seqs:
         return []
     shown = report.records[report.records["seq"].isin(seqs)]
-    rows = [row for _, frame in shown.groupby("seq", sort=True) for row in _frame_rows(frame, report.info)]
+    rows = [row for _, frame in shown.groupby("seq", sort=True) for row in _frame_rows(frame, report)]
     return [FRAME_HEADER, *rows]
 
 
@@ -146,7 +155,7 @@ def _last_seq(report: Report) -> int | None:
     return report.trigger.seq if report.trigger else None
 
 
-def _frame_rows(frame: pd.DataFrame, info: RunInfo) -> Iterator[tuple[str, ...]]:
+def _frame_rows(frame: pd.DataFrame, report: Report) -> Iterator[tuple[str, ...]]:
     """One row a record; what is the same for the whole frame stands on its first row only."""
     for i, record in enumerate(frame.to_dict("records")):
         head = ("", "", "", "", "") if i else _frame_head(record)
@@ -155,9 +164,11 @@ def _frame_rows(frame: pd.DataFrame, info: RunInfo) -> Iterator[tuple[str, ...]]
             " ".join(part for part in (str(record["role"]), str(record["key"])) if part),
             number(record["abs_min"]),
             number(record["abs_max"]),
-            "none" if record["has_inf"] is True else headroom_text(record["abs_max"], str(record["dtype"]), info),
+            "none"
+            if record["has_inf"] is True
+            else headroom_text(record["abs_max"], str(record["dtype"]), report.info),
             str(record["dtype"]),
-            flags_text(record),
+            flags_text(record, report.origin),
         )
 
 
@@ -175,10 +186,12 @@ def headroom_text(abs_max: float | None, dtype: str, info: RunInfo) -> str:
     return f"{math.log2(limits.max) - math.log2(abs_max):.1f}"
 
 
-def flags_text(record: dict[Any, Any]) -> str:
+def flags_text(record: dict[Any, Any], origin: dict[str, Any] | None) -> str:
     """`inf`, `nan`, `inf nan`, and what is known about it: `expected`, `ORIGIN`."""
-    names = {"has_inf": "inf", "has_nan": "nan", "expected": "expected", "origin": "ORIGIN"}
-    return " ".join(name for column, name in names.items() if record[column] is True)
+    names = {"has_inf": "inf", "has_nan": "nan", "expected": "expected"}
+    said = [name for column, name in names.items() if record[column] is True]
+    born = origin is not None and all(record[name] == origin[name] for name in ("seq", "role", "key"))
+    return " ".join([*said, "ORIGIN"] if born else said)
 
 
 def _footer(report: Report) -> list[str]:

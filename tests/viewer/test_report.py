@@ -119,6 +119,15 @@ def test_text_shows_verdict_then_the_frames_up_to_the_origin(tmp_path: Path) -> 
     assert "overflight view" in lines[-1]
 
 
+def test_one_kind_of_warning_in_every_layer_does_not_hide_another(tmp_path: Path) -> None:
+    many = tuple(headroom_warning(module=f"layer.{i}") for i in range(30))
+    other = SilentWarning("stalled", 2, "optimizer", "head", "parameter", "weight", "head did not change")
+    said = report_text(report_of(quiet_run(tmp_path, warnings=(*many, other))))
+    assert "31 warnings" in said
+    assert "head did not change" in said
+    assert "and 26 more of headroom" in said
+
+
 def test_text_columns_are_aligned(tmp_path: Path) -> None:
     lines = report_text(report_of(overflow_run(tmp_path))).splitlines()
     start = next(i for i, line in enumerate(lines) if line.split()[:1] == ["seq"])
@@ -176,7 +185,10 @@ def test_html_is_one_file_that_loads_nothing(tmp_path: Path) -> None:
 def test_html_escapes_names(tmp_path: Path) -> None:
     from viewer.report_html import report_html
 
-    directory = overflow_run(tmp_path, "<script>alert(1)</script>".replace("/", "-"))
-    said = report_html(report_of(directory))
+    evil = "</script><script>alert(1)</script>"
+    rows = [tensor(Role.INPUT, "0", 1.0), tensor(Role.OUTPUT, "", None, posinf=1)]
+    info = run_info(evil, trigger=Trigger("overflow", 0, 0, 1, 0, "forward", evil, "output", ""))
+    path = dump_of(tmp_path / "evil.parquet", [frame(1, evil, rows, origin=True)], info)
+    said = report_html(report_of(path))
     assert "<script>alert" not in said
     assert "&lt;script&gt;alert" in said
