@@ -30,12 +30,10 @@ def open_dump(path: Path) -> tuple[pq.ParquetFile, RunInfo]:
     except (pa.ArrowException, OSError) as error:
         raise damaged(path, error) from None
     try:
-        info = _checked_info(path, file.metadata.metadata or {})
-        _check_columns(path, file.schema_arrow)
+        return file, _checked(path, file)
     except DumpError:
         file.close()
         raise
-    return file, info
 
 
 def check_regular_file(path: Path) -> None:
@@ -82,10 +80,12 @@ def _check_ends(path: Path) -> None:
         raise DumpError(path, "the file is cut off: it begins like Parquet, but its end is missing")
 
 
-def _checked_info(path: Path, pairs: dict[bytes, bytes]) -> RunInfo:
+def _checked(path: Path, file: pq.ParquetFile) -> RunInfo:
+    pairs = file.metadata.metadata or {}
     if SCHEMA_VERSION_KEY not in pairs:
         raise DumpError(path, "a Parquet file, but not a dump of Overflight: it has no overflight.schema_version")
     _check_version(path, pairs[SCHEMA_VERSION_KEY].decode(errors="replace"))
+    _check_columns(path, file.schema_arrow)
     if RUN_INFO_KEY not in pairs:
         raise DumpError(path, "its run metadata is missing: it has no overflight.run")
     return info_from_json(path, pairs[RUN_INFO_KEY])

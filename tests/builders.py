@@ -326,7 +326,7 @@ def _rows(one: Frame, rank: int) -> Iterator[dict[str, Any]]:
             "has_inf": statistics.has_inf,
             "flagged": statistics.flagged,
             "expected": record.expected,
-            "origin": one.origin and record.role is Role.OUTPUT and statistics.flagged,
+            "origin": one.origin and record.role is Role.OUTPUT and statistics.flagged and not record.expected,
         }
 
 
