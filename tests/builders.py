@@ -6,6 +6,10 @@ into the limit of fp16 in its third batch. `healthy_run` writes traced batches o
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +20,7 @@ import pyarrow.parquet as pq
 
 from recorder.dump import write_dump
 from recorder.records import Frame, Layout, Statistics, TensorRecord
+from recorder.ring import Ring
 from recorder.schema import (
     DUMP_SCHEMA,
     BatchInfo,
@@ -166,6 +171,32 @@ def quiet_run(log_dir: Path, run_id: str = "quiet", warnings: tuple[SilentWarnin
     directory = log_dir / run_id
     write_run_file(directory, run_info(run_id, warnings=warnings))
     return directory
+
+
+def killed_run(log_dir: Path, run_id: str = "killed") -> Path:
+    """A run whose process was killed after two healthy batches: only its ring is left; returns its directory."""
+    directory = log_dir / run_id
+    directory.mkdir(parents=True)
+    program = f"from tests.builders import write_ring_and_die; write_ring_and_die({str(directory)!r}, {run_id!r})"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=False)
+    return directory
+
+
+def live_ring(directory: Path, run_id: str, batches: int = 2) -> Ring:
+    """A ring that this process holds open, with the frames of healthy batches."""
+    directory.mkdir(parents=True, exist_ok=True)
+    ring = Ring.create(directory, run_id=run_id, rank=0, capacity=4096)
+    ring.set_info(run_info(run_id))
+    for batch in range(batches):
+        ring.append_many(list(batch_frames(batch, growth=1.0)))
+    return ring
+
+
+def write_ring_and_die(directory: str, run_id: str) -> None:
+    """Ends the process without a word, as the kernel does when memory is short."""
+    live_ring(Path(directory), run_id)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def write_run_file(directory: Path, info: RunInfo) -> None:

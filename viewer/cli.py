@@ -14,11 +14,12 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from recorder import __version__
-from recorder.errors import DumpError
+from recorder.errors import DumpError, RecorderError
 from viewer.runs import Run, open_paths
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(options.handler(options))
     except DumpError as error:
         return _fail(str(error), UNREADABLE)
-    except CommandError as error:
+    except (CommandError, RecorderError) as error:
         return _fail(str(error), USAGE)
     except BrokenPipeError:
         _drop_output()
@@ -213,7 +214,11 @@ def _export(options: argparse.Namespace) -> int:
 def _recover(options: argparse.Namespace) -> int:
     from recorder.reading import recover
 
-    dumps = recover(options.path)
+    with warnings.catch_warnings(record=True) as left:
+        warnings.simplefilter("always")
+        dumps = recover(options.path)
+    for warning in left:
+        print(f"overflight: left as it is: {warning.message}", file=sys.stderr)
     _put("".join(f"{dump}\n" for dump in dumps) or f"{options.path}: no ring that still holds records\n", None)
     return 0
 

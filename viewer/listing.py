@@ -23,7 +23,8 @@ def _rows(run: Run, now: float) -> Iterator[tuple[str, ...]]:
     for dump in run.dumps:
         yield _row(dump, dump.info.trigger or Trigger(""), now)
     for ring in run.rings:
-        yield _row(ring, Trigger("(closed ring)" if ring.closed else "(open ring)"), now)
+        state = "live" if ring.alive else "closed" if ring.closed else "recoverable"
+        yield _row(ring, Trigger(f"({state} ring)"), now)
     if not run.dumps and not run.rings:
         yield _bare_row(run, now)
 

@@ -202,6 +202,11 @@ def _footer(report: Report) -> list[str]:
         rows.append(("recorder", f"{overhead.seconds:.2f} s in hooks, {of_batches}"))
     if report.info.evicted:
         rows.append(("evicted", f"{plural(report.info.evicted, 'older record')} made room for these"))
+    left = [ring.path for ring in report.run.rings if ring.left_behind]
+    if left:
+        what = "a ring" if len(left) == 1 else plural(len(left), "ring")
+        told = f"overflight recover {shlex.quote(short_path(report.run.directory))}"
+        rows.append(("left over", f"a killed process left {what} behind: {told}"))
     target = report.source.path if report.source else report.run.directory
     rows.append(("to see it", f"overflight view {shlex.quote(short_path(target))}"))
     return aligned(rows, indent="")

@@ -35,14 +35,22 @@ class DumpFile:
 
 @dataclass(frozen=True)
 class RingFile:
-    """One ring. size: bytes; mtime: seconds since the epoch; closed: its run has ended as it should."""
+    """One ring. size: bytes; mtime: seconds since the epoch.
+
+    alive: its process still writes it; closed: its run has ended as it should. Neither: a killed process left it.
+    """
 
     path: Path
     info: RunInfo
     num_rows: int
     size: int
     mtime: float
+    alive: bool
     closed: bool
+
+    @property
+    def left_behind(self) -> bool:
+        return not self.alive and not self.closed and self.num_rows > 0
 
 
 @dataclass(frozen=True)
@@ -240,8 +248,15 @@ def _dump_file(path: Path) -> DumpFile:
 def _ring_file(path: Path) -> RingFile:
     contents = scan(path)
     stat = path.stat()
-    closed = contents.state is RingState.CLEAN
-    return RingFile(path, contents.info, contents.table.num_rows, stat.st_size, stat.st_mtime, closed)
+    return RingFile(
+        path,
+        contents.info,
+        contents.table.num_rows,
+        stat.st_size,
+        stat.st_mtime,
+        alive=contents.alive and contents.state is RingState.OPEN,
+        closed=contents.state is RingState.CLEAN,
+    )
 
 
 def _joined(a: Run, b: Run) -> Run:

@@ -26,6 +26,8 @@ from tests.builders import (
     frame,
     headroom_warning,
     healthy_run,
+    killed_run,
+    live_ring,
     overflow_run,
     quiet_run,
     run_info,
@@ -254,6 +256,27 @@ def test_diff_with_a_tolerance_lets_rounding_pass(tmp_path: Path) -> None:
     b = dump_of(tmp_path / "b.parquet", [frame(1, "fc", [tensor(Role.OUTPUT, "", 1.0001)])], run_info("b"))
     assert overflight("diff", a, b, "--exit-code").returncode == 1
     assert overflight("diff", a, b, "--exit-code", "--rtol", "1e-3").returncode == 0
+
+
+def test_recover_makes_a_dump_of_what_a_killed_run_left(tmp_path: Path) -> None:
+    directory = killed_run(tmp_path)
+    before = overflight("report", directory)
+    assert f"overflight recover {directory}" in before.stdout
+    done = overflight("recover", directory)
+    (dump,) = directory.glob("recovered-*.parquet")
+    assert (done.returncode, done.stdout) == (0, f"{dump}\n")
+    assert len(pd.read_parquet(dump)) == sum(len(one.records) for b in range(2) for one in batch_frames(b, 1.0))
+    assert "left over" not in overflight("report", directory).stdout
+
+
+def test_recover_leaves_a_live_ring_alone(tmp_path: Path) -> None:
+    killed_run(tmp_path)
+    ring = live_ring(tmp_path / "live", "live")
+    done = overflight("recover", tmp_path)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.startswith("overflight: left as it is: ")
+    assert ring.path.exists()
 
 
 def test_view_without_streamlit_is_one_sentence(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from tests.builders import (
     broken_files,
     dump_of,
     healthy_run,
+    killed_run,
+    live_ring,
     overflow_run,
     quiet_run,
     run_info,
@@ -175,3 +177,24 @@ def test_run_metadata_of_another_run_in_the_same_directory_stays_its_own(tmp_pat
     directory = overflow_run(tmp_path, "run-a")
     write_run_file(directory, run_info("run-b"))
     assert {run.run_id: bool(run.dumps) for run in open_paths([directory])} == {"run-a": True, "run-b": False}
+
+
+def test_a_ring_is_alive_while_its_process_is(tmp_path: Path) -> None:
+    ring = live_ring(tmp_path / "run", "run")
+    (run,) = open_paths([tmp_path / "run"])
+    (found,) = run.rings
+    assert (found.alive, found.closed, found.left_behind) == (True, False, False)
+    assert found.num_rows == len(load_run(run)) == ring.position
+
+
+def test_a_ring_of_a_killed_process_is_left_behind(tmp_path: Path) -> None:
+    (run,) = open_paths([killed_run(tmp_path)])
+    (found,) = run.rings
+    assert (found.alive, found.closed, found.left_behind) == (False, False, True)
+
+
+def test_a_ring_that_is_no_ring_is_a_problem_of_its_run(tmp_path: Path) -> None:
+    directory = overflow_run(tmp_path)
+    (directory / "_rank0000.1.ring").write_bytes(b"no ring")
+    (run,) = open_paths([directory])
+    assert [path.name for path, _ in run.problems] == ["_rank0000.1.ring"]
