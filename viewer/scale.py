@@ -1,0 +1,109 @@
+"""The vertical scale of a picture of magnitudes: how far it reaches, which limits it shows, where the rails lie. Pure.
+
+An inf has no place on an axis and a zero none on a logarithmic one: they lie on rails at the top and the bottom edge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from recorder.schema import DtypeLimits
+from viewer.chart_style import power_of_ten, short_number
+from viewer.columns import Floats
+
+NEAR = 7.0
+"""Decades from the values at which a limit still belongs into the picture."""
+
+LIMIT_WORDS = {"max": "max", "smallest_normal": "min normal", "smallest_subnormal": "smallest"}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit of the dtypes that share it. kind: a key of LIMIT_WORDS."""
+
+    kind: str
+    value: float
+    dtypes: tuple[str, ...]
+
+    @property
+    def words(self) -> tuple[str, str]:
+        """What it is called, on two short lines."""
+        return f"{', '.join(self.dtypes)}", f"{LIMIT_WORDS[self.kind]} {short_number(self.value)}"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The axis in log10: `low` to `high` is in view; the rails lie at `top` and `bottom`, None where there is none.
+
+    limits: those in view. beyond: those too far above to be in view.
+    """
+
+    low: float
+    high: float
+    top: float | None
+    bottom: float | None
+    limits: tuple[Limit, ...]
+    beyond: tuple[Limit, ...]
+
+    @property
+    def decades(self) -> list[int]:
+        """The exponents that get a tick, at most about a dozen, between the rails."""
+        first = math.ceil(self.low if self.bottom is None else self.bottom + self._pad)
+        last = math.floor(self.high if self.top is None else self.top - self._pad)
+        step = max(1, math.ceil((last - first + 1) / 12))
+        return [exponent for exponent in range(first, last + 1) if exponent % step == 0]
+
+    @property
+    def _pad(self) -> float:
+        return (self.high - self.low) * 0.02
+
+    @property
+    def ticks(self) -> tuple[list[float], list[str]]:
+        """Where the ticks are, as values of the axis, and what they say."""
+        places = [10.0**exponent for exponent in self.decades]
+        words = [power_of_ten(exponent) for exponent in self.decades]
+        if self.top is not None:
+            places, words = [*places, 10.0**self.top], [*words, "inf, nan"]
+        if self.bottom is not None:
+            places, words = [10.0**self.bottom, *places], ["0", *words]
+        return places, words
+
+
+def scale_of(values: Floats, finfo: dict[str, DtypeLimits], dtypes: Iterable[str], non_finite: bool) -> Scale:
+    """The scale for these values (finite, 0 or above) of these dtypes.
+
+    non_finite: whether a rail for what has no value is needed.
+    """
+    logs = np.log10(values[values > 0])
+    low, high = (float(logs.min()), float(logs.max())) if len(logs) else (-1.0, 1.0)
+    limits = list(_limits(finfo, dtypes))
+    shown = [limit for limit in limits if low - NEAR < math.log10(limit.value) < high + NEAR]
+    edges = [math.log10(limit.value) for limit in shown]
+    low, high = min([low, *edges]), max([high, *edges])
+    pad = max(0.25, (high - low) * 0.045)
+    top = high + 1.4 * pad if non_finite else None
+    bottom = low - 1.4 * pad if bool((values == 0).any()) else None
+    return Scale(
+        low=(low if bottom is None else bottom) - pad * (0.9 if bottom is None else 0.75),
+        high=(high if top is None else top) + pad * 0.9,
+        top=top,
+        bottom=bottom,
+        limits=tuple(shown),
+        beyond=tuple(one for one in limits if one.kind == "max" and one not in shown and one.value > 10.0**high),
+    )
+
+
+def _limits(finfo: dict[str, DtypeLimits], dtypes: Iterable[str]) -> Iterator[Limit]:
+    """Each limit once, with all dtypes that share it."""
+    found: dict[tuple[str, float], list[str]] = {}
+    for dtype in sorted(set(dtypes) & set(finfo)):
+        for kind in LIMIT_WORDS:
+            value = float(getattr(finfo[dtype], kind))
+            if 0 < value < math.inf:
+                found.setdefault((kind, value), []).append(dtype)
+    for (kind, value), names in found.items():
+        yield Limit(kind, value, tuple(names))
