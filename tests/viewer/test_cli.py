@@ -63,27 +63,35 @@ def filled(command: list[str], path: Path, good: Path) -> list[str]:
     return [{"PATH": str(path), "GOOD": str(good)}.get(word, word) for word in command]
 
 
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    (path,) = overflow_run(tmp_path_factory.mktemp("good")).glob("*.parquet")
+    return path
+
+
+@pytest.fixture(scope="module")
+def bad(tmp_path_factory: pytest.TempPathFactory, good: Path) -> dict[str, Path]:
+    return broken_files(tmp_path_factory.mktemp("bad"), good)
+
+
 @pytest.mark.parametrize("wrong", BAD)
 @pytest.mark.parametrize("name", READERS)
 def test_bad_input_is_exit_code_3_and_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, wrong: str
+    good: Path, bad: dict[str, Path], capsys: pytest.CaptureFixture[str], name: str, wrong: str
 ) -> None:
-    (good,) = overflow_run(tmp_path / "good").glob("*.parquet")
-    path = broken_files(tmp_path / "bad", good)[wrong]
-    assert main(filled(READERS[name], path, good)) == 3
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.count("\n") == 1
-    assert said.err.startswith(f"overflight: {path}: ")
+    assert main(filled(READERS[name], bad[wrong], good)) == 3
+    assert_one_sentence(capsys, bad[wrong])
 
 
 @pytest.mark.parametrize("name", ["report", "report json", "report hf", "report html", "export", "diff"])
 def test_damage_among_the_records_is_found_when_they_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+    good: Path, bad: dict[str, Path], capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    (good,) = overflow_run(tmp_path / "good").glob("*.parquet")
-    path = broken_files(tmp_path / "bad", good)["damaged"]
-    assert main(filled(READERS[name], path, good)) == 3
+    assert main(filled(READERS[name], bad["damaged"], good)) == 3
+    assert_one_sentence(capsys, bad["damaged"])
+
+
+def assert_one_sentence(capsys: pytest.CaptureFixture[str], path: Path) -> None:
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -91,10 +99,8 @@ def test_damage_among_the_records_is_found_when_they_are_read(
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_bad_input_shows_no_traceback_in_a_real_process(tmp_path: Path, name: str) -> None:
-    (good,) = overflow_run(tmp_path / "good").glob("*.parquet")
-    path = broken_files(tmp_path / "bad", good)["truncated"]
-    done = overflight(*filled(READERS[name], path, good))
+def test_bad_input_shows_no_traceback_in_a_real_process(good: Path, bad: dict[str, Path], name: str) -> None:
+    done = overflight(*filled(READERS[name], bad["truncated"], good))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
     assert "Traceback" not in done.stderr
 
