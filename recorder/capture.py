@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
@@ -9,7 +11,6 @@ from torch import nn
 
 from recorder.clock import Clock
 from recorder.compiled import Watched
-from recorder.device_rows import Row
 from recorder.frames import CallStack, OpenFrame, calls_under_way, record_of
 from recorder.gradient_capture import GradientCapture
 from recorder.guard import Guard
@@ -19,6 +20,9 @@ from recorder.records import Frame, TensorRecord
 from recorder.schema import Role
 from recorder.stream import Event, FrameStream, Moment
 from recorder.walk import leaves
+from recorder.weights import Weights, has_weights, own_parameters
+
+_POSITIONS = tuple(str(position) for position in range(256))
 
 
 class BatchObserver(Protocol):
@@ -54,7 +58,9 @@ class Capture:
         self._flush_each_frame = check == "frame"
 
     def on_enter(self, plan: ModulePlan, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inputs = [*((str(i), arg) for i, arg in enumerate(args)), *kwargs.items()]
+        inputs: Watched = list(zip(_POSITIONS, args))  # noqa: B905  args end first, or the rest is not recorded
+        if kwargs:
+            inputs += kwargs.items()
         self._guard.run(self._enter, plan, module, inputs, torch.is_grad_enabled())
 
     def on_enter_compiled(self, plan: ModulePlan, module: nn.Module, inputs: Watched) -> None:
@@ -66,7 +72,7 @@ class Capture:
         self._guard.run(self._exit, plan, module, outputs, dict(outputs))
 
     def on_exit(self, plan: ModulePlan, module: nn.Module, output: Any) -> None:
-        self._guard.run(self._exit, plan, module, [("", output)], output)
+        self._guard.run(self._exit, plan, module, (("", output),), output)
 
     def _enter(self, plan: ModulePlan, module: nn.Module, inputs: Watched, gradients: bool) -> None:
         recompute = torch._C._current_graph_task_id() != -1
@@ -77,33 +83,23 @@ class Capture:
             self._observer.begin_batch(module.training)
         owner = self._open(plan, module, recompute)
         if self._clock.recording and plan.recorded:
-            backward = self._gradients.open(owner) if self._gradients is not None and gradients else None
-            owner.backward = backward
+            if gradients and self._gradients is not None:
+                owner.backward = self._gradients.open(owner)
             for key, value in inputs:
                 self._add(owner, owner.inputs, Role.INPUT, key, value)
-            self._stream.push(Event(Moment.ENTERED, owner))
+            self._stream.enter(owner)
 
     def _is_nested(self, plan: ModulePlan, module: nn.Module) -> bool:
         """Whether the root calls itself. One that is left on the stack by an exception is no longer running."""
         return any(frame.plan is plan for frame in self.stack.frames) and calls_under_way(module) > 1
 
     def _open(self, plan: ModulePlan, module: nn.Module, recompute: bool) -> OpenFrame:
-        parent = self.stack.innermost()
+        frames, clock = self.stack.frames, self._clock
+        parent = frames[-1] if frames else None
         path = plan.path_under(parent.path if parent else None)
-        clock = self._clock
-        owner = OpenFrame(
-            plan,
-            module,
-            path,
-            plan.next_call(path),
-            clock.current_batch,
-            clock.step,
-            module.training,
-            recompute,
-            parent,
-            begun_ns=clock.now_ns(),
-        )
-        self.stack.frames.append(owner)
+        call, batch = plan.next_call(path), clock.current_batch
+        owner = OpenFrame(plan, module, path, call, batch, clock.step, module.training, recompute, parent)
+        frames.append(owner)
         return owner
 
     def _exit(self, plan: ModulePlan, module: nn.Module, outputs: Watched, output: Any) -> None:
@@ -111,81 +107,90 @@ class Capture:
         if owner is None:
             return
         if self._clock.recording and plan.recorded:
-            records = self.weight_records(module)
-            records += owner.inputs
+            records = [*self._weights_of(owner), *owner.inputs]
             for key, value in outputs:
                 self._add(owner, records, Role.OUTPUT, key, value)
             self._emit(owner, records)
         if plan.is_root and not owner.recompute and not any(frame.plan is plan for frame in self.stack.frames):
             self._observer.end_forward(owner, output)
 
-    def weight_records(self, module: nn.Module) -> list[TensorRecord]:
-        """Records of the module's own parameters and buffers."""
-        measure = self._meter.measure
-        records = []
-        for name, parameter in own_parameters(module).items():
-            if parameter is not None:
-                records.append(record_of(Role.PARAMETER, name, measure(parameter)))
-        for name, buffer in module._buffers.items():
-            if buffer is not None:
-                records.append(record_of(Role.BUFFER, name, measure(buffer)))
-        return records
+    def _weights_of(self, owner: OpenFrame) -> Sequence[TensorRecord]:
+        plan, module = owner.plan, owner.module
+        if not has_weights(module):
+            return ()
+        weights = plan.weights
+        if weights is None or weights.generation != self._meter.generation or not weights.are_current(module):
+            weights = plan.weights = self._look_at_weights(module)
+        owner.flagged |= weights.flagged
+        return weights.records
+
+    def _look_at_weights(self, module: nn.Module) -> Weights:
+        """Records of the module's own parameters and buffers, to be used again while none of them changes."""
+        looked_at, records, flagged = [], [], False
+        for role, tensors in ((Role.PARAMETER, own_parameters(module)), (Role.BUFFER, module._buffers)):
+            for name, tensor in tensors.items():
+                if tensor is None:
+                    continue
+                measured = self._meter.measure(tensor)
+                flagged |= measured.flagged
+                records.append(record_of(role, name, measured))
+                looked_at.append((role, name, tensor))
+        return Weights(looked_at, records, flagged, self._meter.generation)
 
     def _add(self, owner: OpenFrame, records: list[TensorRecord], role: Role, key: str, value: Any) -> None:
         if isinstance(value, torch.Tensor):
-            self._add_leaf(owner, records, role, key, value)
+            self._add_tensor(owner, records, role, key, value)
             return
         for leaf_key, leaf in leaves(value, key, owner.plan.container_note(role)):
-            self._add_leaf(owner, records, role, leaf_key, leaf)
+            if isinstance(leaf, torch.Tensor):
+                self._add_tensor(owner, records, role, leaf_key, leaf)
+            else:
+                records.append(record_of(role, leaf_key, self._meter.measure_value(leaf)))
 
-    def _add_leaf(self, owner: OpenFrame, records: list[TensorRecord], role: Role, key: str, leaf: Any) -> None:
-        records.append(record_of(role, key, self._meter.measure_value(leaf)))
-        if owner.backward is not None and isinstance(leaf, torch.Tensor):
+    def _add_tensor(
+        self, owner: OpenFrame, records: list[TensorRecord], role: Role, key: str, tensor: torch.Tensor
+    ) -> None:
+        measured = self._meter.measure(tensor)
+        records.append(record_of(role, key, measured))
+        if measured.flagged:
+            owner.flagged = True
+        if owner.backward is not None and tensor.requires_grad:
             assert self._gradients is not None
-            self._gradients.watch(owner.backward, role, key, leaf)
+            self._gradients.watch(owner.backward, role, key, tensor)
 
     def _emit(self, owner: OpenFrame, records: list[TensorRecord]) -> None:
-        clock = self._clock
-        self._stream.push(Event(Moment.EXITED, owner, owner.frame(clock.next_seq(), clock.now_ns(), tuple(records))))
+        clock, stream = self._clock, self._stream
+        stream.exit(owner, owner.frame(clock.next_seq(), time.time_ns(), tuple(records)))
         if self._flush_each_frame:
-            self._stream.flush()
-        if self._stream.has_findings:
+            stream.flush()
+        if stream.has_findings:
             self._observer.act_on_findings()
 
     def scan_weights(self, modules: list[tuple[str, nn.Module, ModulePlan]], training: bool) -> None:
         """Look at every parameter and buffer before the batch runs, also those whose module is never called."""
         for path, module, plan in modules:
-            if plan.recorded and path == plan.paths[0]:
-                records = self.weight_records(module)
-                if any(self._may_be_bad(record) for record in records):
-                    self._stream.push(self._weights_event(Moment.SCANNED, path, module, plan, training, records))
+            if plan.recorded and has_weights(module) and path == plan.paths[0]:
+                owner = self._standing(path, module, plan, training)
+                records = self._weights_of(owner)
+                if owner.flagged or self._meter.has_rows:
+                    self._stream.push(Event(Moment.SCANNED, owner, self._frame_of(owner, records)))
 
     def emit_uncalled(self, modules: list[tuple[str, nn.Module, ModulePlan]], root: OpenFrame) -> None:
         """Write the weights of modules that no hook passed in this batch."""
         for path, module, plan in modules:
-            if plan.recorded and not plan.calls and path == plan.paths[0]:
-                records = self.weight_records(module)
+            if not plan.calls and plan.recorded and has_weights(module) and path == plan.paths[0]:
+                owner = self._standing(path, module, plan, root.training)
+                records = self._weights_of(owner)
                 if records:
-                    event = self._weights_event(Moment.EXITED, path, module, plan, root.training, records)
-                    self._stream.push(event)
+                    self._stream.exit(owner, self._frame_of(owner, records))
 
-    def _weights_event(
-        self,
-        moment: Moment,
-        path: str,
-        module: nn.Module,
-        plan: ModulePlan,
-        training: bool,
-        records: list[TensorRecord],
-    ) -> Event:
+    def _standing(self, path: str, module: nn.Module, plan: ModulePlan, training: bool) -> OpenFrame:
+        """A frame for what is looked at outside a module call."""
         clock = self._clock
-        owner = OpenFrame(plan, module, path, 0, clock.current_batch, clock.step, training, False, None)
-        return Event(moment, owner, owner.frame(clock.next_seq(), clock.now_ns(), tuple(records)))
+        return OpenFrame(plan, module, path, 0, clock.current_batch, clock.step, training, False, None)
 
-    @staticmethod
-    def _may_be_bad(record: TensorRecord) -> bool:
-        """Whether its numbers are bad, or not known yet."""
-        return isinstance(record.statistics, Row) or record.statistics.flagged
+    def _frame_of(self, owner: OpenFrame, records: Sequence[TensorRecord]) -> Frame:
+        return owner.frame(self._clock.next_seq(), time.time_ns(), tuple(records))
 
     def is_open(self, owner: OpenFrame) -> bool:
         """Whether this module call is still running in this thread."""
@@ -200,15 +205,7 @@ class Capture:
         if torch._C._current_graph_task_id() == -1:
             self.stack.drop_recomputation()
         for owner in [frame for frame in self.stack.frames if frame.batch == self._clock.current_batch]:
-            records = self.weight_records(owner.module) + owner.inputs
-            frames[owner] = owner.frame(self._clock.next_seq(), self._clock.now_ns(), tuple(records))
-            self._stream.push(Event(Moment.EXITED, owner, frames[owner]))
+            frames[owner] = self._frame_of(owner, [*self._weights_of(owner), *owner.inputs])
+            self._stream.exit(owner, frames[owner])
         self.stack.reset()
         return frames
-
-
-def own_parameters(module: nn.Module) -> dict[str, Any]:
-    """A DataParallel replica has its parameters, as plain tensors, under another name."""
-    if getattr(module, "_is_replica", False):
-        return dict(getattr(module, "_former_parameters", {}))
-    return module._parameters

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import threading
-from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -18,25 +17,56 @@ from recorder.schema import Phase, Role
 _CALL = nn.Module._call_impl.__code__
 
 
-@dataclass(eq=False, slots=True)
 class OpenFrame:
-    """A module call that has begun. Compared by identity."""
+    """A module call that has begun. Compared by identity.
 
-    plan: ModulePlan
-    module: nn.Module
-    path: str
-    call: int
-    batch: int
-    step: int
-    training: bool
-    recompute: bool
-    parent: OpenFrame | None
-    inputs: list[TensorRecord] = field(default_factory=list)
-    flagged: bool = False
-    child_flagged: bool = False
-    child_outputs: list[TensorRecord] = field(default_factory=list)
-    backward: Any = None
-    begun_ns: int = 0
+    inputs: records of what it received. flagged: whether any of its records is.
+    child_flagged: whether a module inside put out an abnormal value; child_outputs: the expected ones.
+    """
+
+    __slots__ = (
+        "backward",
+        "batch",
+        "call",
+        "child_flagged",
+        "child_outputs",
+        "flagged",
+        "inputs",
+        "module",
+        "parent",
+        "path",
+        "plan",
+        "recompute",
+        "step",
+        "training",
+    )
+
+    def __init__(
+        self,
+        plan: ModulePlan,
+        module: nn.Module,
+        path: str,
+        call: int,
+        batch: int,
+        step: int,
+        training: bool,
+        recompute: bool,
+        parent: OpenFrame | None,
+    ) -> None:
+        self.plan = plan
+        self.module = module
+        self.path = path
+        self.call = call
+        self.batch = batch
+        self.step = step
+        self.training = training
+        self.recompute = recompute
+        self.parent = parent
+        self.inputs: list[TensorRecord] = []
+        self.flagged = False
+        self.child_flagged = False
+        self.child_outputs: list[TensorRecord] | None = None
+        self.backward: Any = None
 
     def frame(self, seq: int, t_ns: int, records: tuple[TensorRecord, ...]) -> Frame:
         return Frame(

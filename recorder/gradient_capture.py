@@ -59,6 +59,12 @@ class GradientCapture:
                 self._plans[path] = plan
                 self._watch.watch_parameters(path, module)
 
+    def end_forward(self, modules: list[tuple[str, nn.Module, ModulePlan]]) -> None:
+        """Await the gradients of parameters that only came to be in this forward."""
+        if self._watch.has_lazy_parameters:
+            self._watch.has_lazy_parameters = False
+            self.watch_parameters(modules)
+
     def detach(self) -> None:
         self._watch.detach()
 

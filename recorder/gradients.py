@@ -52,6 +52,7 @@ class GradientHook:
     """Hook of one tensor, for all module calls that it went through. Inert in a copy or pickle."""
 
     __slots__ = ("_arrived", "reference", "targets", "version")
+    __torch_unserializable__ = True  # pickling the tensor leaves this hook behind, and that is no reason to warn
 
     def __init__(self, tensor: torch.Tensor, arrived: Callable[[GradientHook, torch.Tensor], None]) -> None:
         self.targets: list[Target] = []
@@ -73,14 +74,15 @@ class GradientWatch:
         self._arrived = arrived
         self._accumulated = accumulated
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], GradientHook]] = {}
-        self._leaf_handles: list[RemovableHandle] = []
-        self._parameters: dict[int, tuple[torch.Tensor, RemovableHandle]] = {}
+        self._leaf_hooks: list[_RemovableHook] = []
+        self._parameters: dict[int, _RemovableHook] = {}
+        self.has_lazy_parameters = False
 
     def begin_batch(self) -> None:
         self._tensors.clear()
-        for handle in self._leaf_handles:
-            handle.remove()
-        self._leaf_handles.clear()
+        for leaf_hook in self._leaf_hooks:
+            leaf_hook.remove()
+        self._leaf_hooks.clear()
 
     def watch(self, backward: BackwardFrame, role: Role, key: str, tensor: torch.Tensor) -> None:
         """Await the gradient of a tensor, if it will have one."""
@@ -95,15 +97,18 @@ class GradientWatch:
         for name, parameter in module._parameters.items():
             if parameter is None or not parameter.requires_grad or not parameter.is_leaf:
                 continue
+            if nn.parameter.is_lazy(parameter):
+                self.has_lazy_parameters = True
+                continue
             known = self._parameters.get(id(parameter))
-            if known is None or known[0] is not parameter:
+            if known is None or known.tensor is not parameter:
                 hook = _AccumulatedHook(path, name, module, self._accumulated)
-                self._parameters[id(parameter)] = (parameter, parameter.register_post_accumulate_grad_hook(hook))
+                self._parameters[id(parameter)] = _RemovableHook(parameter, "_post_accumulate_grad_hooks", hook)
 
     def detach(self) -> None:
         self.begin_batch()
-        for _, handle in self._parameters.values():
-            handle.remove()
+        for hook in self._parameters.values():
+            hook.remove()
         self._parameters.clear()
 
     def _hook_of(self, tensor: torch.Tensor) -> GradientHook:
@@ -111,11 +116,31 @@ class GradientWatch:
         if known is not None and known[0]() is tensor and known[1].version == tensor._version:
             return known[1]
         hook = GradientHook(tensor, self._arrived)
-        handle = tensor.register_hook(hook)
         if tensor.is_leaf:
-            self._leaf_handles.append(handle)
+            self._leaf_hooks.append(_RemovableHook(tensor, "_backward_hooks", hook))
+        else:
+            tensor.register_hook(hook)
         self._tensors[id(tensor)] = (weakref.ref(tensor), hook)
         return hook
+
+
+class _RemovableHook:
+    """A hook of a leaf, which outlives the batch. Removed, it leaves the tensor as it was: no empty dict of hooks."""
+
+    __slots__ = ("_attribute", "_handle", "_had_none", "tensor")
+
+    def __init__(self, tensor: torch.Tensor, attribute: str, hook: Callable[[torch.Tensor], None]) -> None:
+        self.tensor = tensor
+        self._attribute = attribute
+        self._had_none = getattr(tensor, attribute) is None
+        is_backward = attribute == "_backward_hooks"
+        register = tensor.register_hook if is_backward else tensor.register_post_accumulate_grad_hook
+        self._handle: RemovableHandle = register(hook)
+
+    def remove(self) -> None:
+        self._handle.remove()
+        if self._had_none and not getattr(self.tensor, self._attribute):
+            setattr(self.tensor, self._attribute, None)
 
 
 class _AccumulatedHook:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from recorder import scripting
 from recorder.capture import Capture
 from recorder.compiled import release
 from recorder.hook_objects import EnterHook, ExitHook
@@ -37,10 +38,12 @@ class HookedModel:
         self._hooks: list[_Hooks] = []
         self._owners: dict[int, tuple[str, nn.Module]] | None = None
         self._modules: list[tuple[str, nn.Module]] = []
+        self._items: list[tuple[str, nn.Module, ModulePlan]] | None = None
         self._plans: dict[int, tuple[nn.Module, ModulePlan]] = {}
 
     def attach(self, capture: Capture) -> None:
         self._capture = capture
+        scripting.hide((EnterHook, ExitHook))
         self.refresh()
 
     def detach(self) -> None:
@@ -48,22 +51,26 @@ class HookedModel:
         for hooks in self._hooks:
             hooks.remove()
         self._hooks.clear()
+        scripting.show()
 
     def refresh(self) -> bool:
         """Hook the modules that were added since; whether there were any, or any have gone."""
-        modules = list(walk_modules(self.root))
+        modules = walk_modules(self.root)
         if len(modules) == len(self._modules) and all(
             new is old and path == old_path for (path, new), (old_path, old) in zip(modules, self._modules, strict=True)
         ):
             return False
         self._modules = modules
+        self._items = None
         for path, module in modules:
             self._plan_of(module, path).add_path(path)
         return True
 
     def items(self) -> list[tuple[str, nn.Module, ModulePlan]]:
         """Every path with its module and plan, a shared module once for each path."""
-        return [(path, module, self._plans[id(module)][1]) for path, module in self._modules]
+        if self._items is None:
+            self._items = [(path, module, self._plans[id(module)][1]) for path, module in self._modules]
+        return self._items
 
     def parameter_owners(self) -> dict[int, tuple[str, nn.Module]]:
         """Path and module of each parameter, by identity."""
@@ -110,8 +117,9 @@ class _Hooks:
 
     def __init__(self, module: nn.Module, enter: EnterHook, leave: ExitHook) -> None:
         self._module = module
-        self._enter: RemovableHandle = module.register_forward_pre_hook(enter, with_kwargs=True)
-        self._exit: RemovableHandle = module.register_forward_hook(leave, with_kwargs=True)
+        # not the module's own methods: a ScriptModule refuses them, though it runs hooks when Python calls it
+        self._enter: RemovableHandle = nn.Module.register_forward_pre_hook(module, enter, with_kwargs=True)
+        self._exit: RemovableHandle = nn.Module.register_forward_hook(module, leave, with_kwargs=True)
         self._tokens = [enter.token, leave.token]
 
     def keep_last(self) -> None:

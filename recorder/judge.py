@@ -95,7 +95,8 @@ class Judge:
         if owner.parent is None:
             return
         owner.parent.child_flagged |= bad
-        owner.parent.child_outputs += [r for r in frame.records if r.role is Role.OUTPUT and r.expected]
+        expected = [r for r in frame.records if r.role is Role.OUTPUT and r.expected]
+        owner.parent.child_outputs = (owner.parent.child_outputs or []) + expected
 
     def _is_data(self, owner: OpenFrame, record: TensorRecord) -> bool:
         """Whether a bad input came with the batch itself: those may be meant, and be masked out further on."""
@@ -109,7 +110,7 @@ class Judge:
 
     def _mark_expected(self, owner: OpenFrame, frame: Frame) -> Frame:
         """The frame with its legitimate non-finite records marked, and counted."""
-        beside = [r for r in frame.records if r.role is not Role.OUTPUT] + owner.child_outputs
+        beside = [r for r in frame.records if r.role is not Role.OUTPUT] + (owner.child_outputs or [])
         records = []
         for record in frame.records:
             rule = self._rule(owner, record, beside) if record.statistics.flagged else None
@@ -130,5 +131,7 @@ def _abnormal(records: tuple[TensorRecord, ...], *roles: Role) -> list[TensorRec
 
 
 def _is_trainable(owner: OpenFrame, record: TensorRecord) -> bool:
-    parameter = owner.module._parameters.get(record.key) if record.role is Role.PARAMETER else None
-    return parameter is not None and parameter.requires_grad
+    if record.role is not Role.PARAMETER:
+        return False
+    # items: a ScriptModule's parameters are no dict
+    return any(name == record.key and p is not None and p.requires_grad for name, p in owner.module._parameters.items())

@@ -47,10 +47,12 @@ class Meter:
         self._rows: dict[torch.device, DeviceRows] = {}
         self.layouts = Layouts()
         self.has_rows = False
+        self.generation = 0
 
     def forget(self) -> None:
         """Look again at every tensor: `.data` edits and custom kernels change values and bump no version."""
         self._remembered.clear()
+        self.generation += 1
 
     def measure_value(self, value: Any) -> Measured:
         """The Measured of any leaf; a non-tensor gets its type and null numbers."""
@@ -75,18 +77,18 @@ class Meter:
     def read_rows(self) -> dict[torch.device, list[Statistics]]:
         """Fetch all deferred numbers: one host read a device. Rows handed out before are answered by the result."""
         self.has_rows = False
-        self._remembered.clear()
+        self.forget()
         return {device: rows.read() for device, rows in self._rows.items()}
 
     def _remember(self, tensor: torch.Tensor, measured: Measured) -> None:
-        if tensor.is_inference():
-            return
         if len(self._remembered) > _MAX_REMEMBERED:
             self._remembered.clear()
         try:
+            if tensor.is_inference():
+                return
             self._remembered[id(tensor)] = _Remembered(weakref.ref(tensor), tensor._version, measured)
-        except (RuntimeError, TypeError):
-            return  # a tensor without a version counter is measured each time
+        except (RuntimeError, TypeError, ValueError):
+            return  # a tensor without a version counter, or not initialised yet, is measured each time
 
     def _measure_anew(self, tensor: torch.Tensor) -> Measured:
         if (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from torch import nn
 
 from recorder.schema import Role
+from recorder.weights import Weights
 
 _WRAPPER_PARTS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
 _WRAPPER_CLASSES = frozenset(
@@ -18,7 +19,7 @@ _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "
 class ModulePlan:
     """What the hooks of one module need to know, made once: its class, its paths, and its calls in this batch."""
 
-    __slots__ = ("calls", "containers", "depths", "is_root", "module_class", "paths", "recorded")
+    __slots__ = ("calls", "containers", "depths", "is_root", "module_class", "paths", "recorded", "weights")
 
     def __init__(self, module_class: str, is_root: bool, recorded: bool) -> None:
         self.module_class = module_class
@@ -28,6 +29,7 @@ class ModulePlan:
         self.depths: dict[str, int] = {}
         self.calls: dict[str, int] = {}
         self.containers: dict[str, str] = {}
+        self.weights: Weights | None = None
 
     def add_path(self, path: str) -> None:
         if path not in self.depths:
@@ -81,27 +83,30 @@ def class_name(module: nn.Module) -> str:
     return mro[0].__name__
 
 
-def walk_modules(root: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+def walk_modules(root: nn.Module) -> list[tuple[str, nn.Module]]:
     """Every (stripped path, module), a shared module once for each of its paths, parents first.
 
     A module that wraps another under the same stripped path is left out: only what it wraps is recorded.
     """
-    yield from _walk(root, "", ())
+    found: list[tuple[str, nn.Module]] = []
+    _walk(root, "", (), found)
+    return found
 
 
-def _walk(module: nn.Module, path: str, ancestors: tuple[int, ...]) -> Iterator[tuple[str, nn.Module]]:
-    if id(module) in ancestors:
+def _walk(module: nn.Module, path: str, ancestors: tuple[nn.Module, ...], found: list[tuple[str, nn.Module]]) -> None:
+    children = module._modules
+    if not children:
+        found.append((path, module))
         return
-    wraps_another = False
-    for name in module._modules:
-        wraps_another = wraps_another or name in _WRAPPER_PARTS
-    if not wraps_another:
-        yield path, module
-    for name, child in module._modules.items():
-        if child is None:
-            continue
-        child_path = path if name in _WRAPPER_PARTS else f"{path}.{name}" if path else name
-        yield from _walk(child, child_path, (*ancestors, id(module)))
+    if any(module is ancestor for ancestor in ancestors):
+        return
+    if _WRAPPER_PARTS.isdisjoint(children):
+        found.append((path, module))
+    ancestors = (*ancestors, module)
+    prefix = f"{path}." if path else ""
+    for name, child in children.items():
+        if child is not None:
+            _walk(child, path if name in _WRAPPER_PARTS else prefix + name, ancestors, found)
 
 
 def parent_path(path: str) -> str | None:

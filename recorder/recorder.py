@@ -268,6 +268,8 @@ class Recorder:
 
     def end_forward(self, owner: OpenFrame, output: Any) -> None:
         """A forward call of the root has returned."""
+        if self._gradients is not None:
+            self._gradients.end_forward(self._hooked.items())
         if self._clock.recording and self._settings.scan_weights:
             self._capture.emit_uncalled(self._hooked.items(), owner)
         self._stream.flush()

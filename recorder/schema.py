@@ -18,6 +18,8 @@ RUN_INFO_KEY = b"overflight.run"
 class Phase(str, Enum):
     """Which part of a training step a frame belongs to."""
 
+    __hash__ = str.__hash__  # Enum's own is a Python function, and hooks look these up by the thousand
+
     FORWARD = "forward"
     BACKWARD = "backward"
     OPTIMIZER = "optimizer"
@@ -25,6 +27,8 @@ class Phase(str, Enum):
 
 class Role(str, Enum):
     """What a tensor is to the module of its frame."""
+
+    __hash__ = str.__hash__
 
     PARAMETER = "parameter"
     BUFFER = "buffer"

@@ -72,6 +72,22 @@ class FrameStream:
         else:
             self._deliver(event)
 
+    def enter(self, owner: OpenFrame) -> None:
+        """A module call begins, and its inputs are known."""
+        if self._waiting or self._meter.has_rows:
+            self._waiting.append(Event(Moment.ENTERED, owner))
+        elif owner.flagged:
+            self._judge.enter(owner)
+
+    def exit(self, owner: OpenFrame, frame: Frame) -> None:
+        """A module call has ended, and all that it held is known."""
+        if self._waiting or self._meter.has_rows:
+            self._waiting.append(Event(Moment.EXITED, owner, frame))
+        elif owner.flagged or owner.child_flagged:
+            self._deliver(Event(Moment.EXITED, owner, frame))
+        else:
+            self.append(frame)
+
     def flush(self) -> None:
         """Read the devices (one host read each) and deliver what was held back."""
         if not self._waiting:
