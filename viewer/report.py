@@ -15,6 +15,7 @@ from recorder.errors import DumpError
 from recorder.schema import DUMP_SCHEMA, RunInfo, SilentWarning, Suppressed, Trigger, TriggerKind
 from recorder.verdict import diagnose
 from viewer.runs import DumpFile, RingFile, Run, first_overflow, load
+from viewer.sources import Source, chosen_source, load_source, sources
 from viewer.tables import plural
 
 
@@ -22,12 +23,12 @@ from viewer.tables import plural
 class Report:
     """One run, judged.
 
-    source: the dump or ring that gives the verdict, None when the run wrote none; table: its rows; records: the same.
+    source: the files that give the verdict, None when the run wrote none; table: their rows; records: the same.
     origin: where it was born, with the keys of a trigger; None when nothing was.
     """
 
     run: Run
-    source: DumpFile | RingFile | None
+    source: Source | None
     info: RunInfo
     table: pa.Table
     records: pd.DataFrame
@@ -51,18 +52,18 @@ class Report:
 
 
 def build_report(run: Run) -> Report:
-    """Judge a run by its first overflow dump, else by its first dump with something non-finite, else by its last.
+    """Judge a run by its first overflow dump, else by its first file with something non-finite, else by all its dumps.
 
     Raises:
-        DumpError: the file that gives the verdict can't be read, or there is nothing of this run to read.
+        DumpError: a file that gives the verdict can't be read, or there is nothing of this run to read.
     """
     source = _source(run)
     if source is None:
         return _report_without_records(run)
-    table, info = load(source)
-    records = to_frame(table)
+    found, info = load_source(source)
+    records = to_frame(found.table)
     verdict = diagnose(records, info)
-    return Report(run, source, info, table, records, verdict.lines, verdict.origin, _warnings(run, info))
+    return Report(run, source, info, found.table, records, verdict.lines, verdict.origin, _warnings(run, info))
 
 
 def report_json(report: Report) -> dict[str, Any]:
@@ -77,15 +78,13 @@ def report_json(report: Report) -> dict[str, Any]:
     }
 
 
-def _source(run: Run) -> DumpFile | RingFile | None:
-    first = first_overflow(run)
-    if first is not None:
-        return first
-    files: list[DumpFile | RingFile] = [*run.dumps, *run.rings]
-    flagged = next((file for file in files if _has_unexpected(file)), None)
-    if flagged is not None:
-        return flagged
-    return run.dumps[-1] if run.dumps else next(iter(run.rings), None)
+def _source(run: Run) -> Source | None:
+    """What the app opens first too, but for something non-finite in a dump that is not an overflow's."""
+    if first_overflow(run) is None:
+        for source in sources(run):
+            if len(source.files) == 1 and _has_unexpected(source.files[0]):
+                return source
+    return chosen_source(run, "")
 
 
 def _has_unexpected(file: DumpFile | RingFile) -> bool:
@@ -123,7 +122,7 @@ def _facts(report: Report) -> dict[str, Any]:
         "ranks": sorted({dump.info.rank for dump in report.run.dumps} or {info.rank}),
         "world_size": info.world_size,
         "start_time": info.start_time,
-        "source": str(report.source.path) if report.source else None,
+        "sources": [str(file.path) for file in report.source.files] if report.source else [],
         "records": len(report.records),
         "evicted": info.evicted,
         "suppressed": [dataclasses.asdict(one) for one in report.suppressed],

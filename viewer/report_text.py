@@ -68,9 +68,9 @@ def heading_rows(report: Report) -> list[tuple[str, ...]]:
     if report.trigger is not None:
         rows.append(("trigger", _trigger_text(report.trigger)))
     if report.source is not None:
-        dumps = len(report.run.dumps)
-        more = f", one of {dumps} dumps" if dumps > 1 else ""
-        rows.append(("read", f"{short_path(report.source.path)} ({plural(len(report.records), 'record')}{more})"))
+        files = len(report.source.files)
+        of = f" in its {plural(files, 'dump')}" if files > 1 else ""
+        rows.append(("read", f"{short_path(_target(report))} ({plural(len(report.records), 'record')}{of})"))
     return rows
 
 
@@ -207,6 +207,11 @@ def _footer(report: Report) -> list[str]:
         what = "a ring" if len(left) == 1 else plural(len(left), "ring")
         told = f"overflight recover {shlex.quote(short_path(report.run.directory))}"
         rows.append(("left over", f"a killed process left {what} behind: {told}"))
-    target = report.source.path if report.source else report.run.directory
-    rows.append(("to see it", f"overflight view {shlex.quote(short_path(target))}"))
+    rows.append(("to see it", f"overflight view {shlex.quote(short_path(_target(report)))}"))
     return aligned(rows, indent="")
+
+
+def _target(report: Report) -> Path:
+    """The file that was judged, or the directory of several."""
+    files = report.source.files if report.source else ()
+    return files[0].path if len(files) == 1 else report.run.directory

@@ -34,6 +34,10 @@ def report_of(path: Path) -> Report:
     return build_report(run)
 
 
+def judged(report: Report) -> list[Path]:
+    return [file.path for file in report.source.files] if report.source else []
+
+
 def test_json_names_trigger_and_origin_of_an_overflow(tmp_path: Path) -> None:
     said = report_json(report_of(overflow_run(tmp_path)))
     assert set(said) == KEYS
@@ -81,14 +85,19 @@ def test_a_healthy_traced_run_did_not_overflow(tmp_path: Path) -> None:
     assert report.trigger.kind == "traced_batch"
 
 
+def test_a_healthy_run_is_judged_by_all_its_dumps(tmp_path: Path) -> None:
+    report = report_of(healthy_run(tmp_path, batches=3))
+    assert len(judged(report)) == 3
+    assert set(report.records["batch"]) == {0, 1, 2}
+
+
 def test_the_first_overflow_gives_the_verdict_not_the_newest_dump(tmp_path: Path) -> None:
     directory = overflow_run(tmp_path)
     (first,) = directory.glob("*.parquet")
     later = run_info("run-a", trigger=Trigger("overflow", batch=9, seq=900))
     dump_of(directory / "overflow-batch000009-rank0000.parquet", batch_frames(9, 30.0), later)
     report = report_of(directory)
-    assert report.source is not None
-    assert report.source.path == first
+    assert judged(report) == [first]
 
 
 def test_without_an_overflow_dump_the_first_dump_with_something_non_finite_is_judged(tmp_path: Path) -> None:
@@ -97,8 +106,7 @@ def test_without_an_overflow_dump_the_first_dump_with_something_non_finite_is_ju
     trigger = Trigger(TriggerKind.SIGNAL.value, batch=1)
     path = dump_of(directory / "a-signal.parquet", [bad], run_info("healthy", trigger=trigger))
     report = report_of(directory)
-    assert report.source is not None
-    assert report.source.path == path
+    assert judged(report) == [path]
     assert report.overflowed
 
 
