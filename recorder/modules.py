@@ -100,7 +100,7 @@ def _walk(module: nn.Module, path: str, ancestors: tuple[nn.Module, ...], found:
         return
     if any(module is ancestor for ancestor in ancestors):
         return
-    if _WRAPPER_PARTS.isdisjoint(children):
+    if _WRAPPER_PARTS.isdisjoint(children.keys()):  # keys(), for a ScriptModule's children are no dict
         found.append((path, module))
     ancestors = (*ancestors, module)
     prefix = f"{path}." if path else ""
