@@ -127,15 +127,17 @@ class GradientWatch:
 class _RemovableHook:
     """A hook of a leaf, which outlives the batch. Removed, it leaves the tensor as it was: no empty dict of hooks."""
 
-    __slots__ = ("_attribute", "_handle", "_had_none", "tensor")
+    __slots__ = ("_attribute", "_had_none", "_handle", "tensor")
 
     def __init__(self, tensor: torch.Tensor, attribute: str, hook: Callable[[torch.Tensor], None]) -> None:
         self.tensor = tensor
         self._attribute = attribute
         self._had_none = getattr(tensor, attribute) is None
-        is_backward = attribute == "_backward_hooks"
-        register = tensor.register_hook if is_backward else tensor.register_post_accumulate_grad_hook
-        self._handle: RemovableHandle = register(hook)
+        self._handle: RemovableHandle
+        if attribute == "_backward_hooks":
+            self._handle = tensor.register_hook(hook)
+        else:
+            self._handle = tensor.register_post_accumulate_grad_hook(hook)
 
     def remove(self) -> None:
         self._handle.remove()
