@@ -302,6 +302,13 @@ def test_recording_without_torch_is_one_sentence(command: list[str]) -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_run_passes_arguments_and_exit_code_through(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text("import sys; print(*sys.argv[1:]); sys.exit(7)")
+    done = overflight("run", "train.py", "--format", "x", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (7, "--format x\n")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="asks by POSIX signals")
 def test_view_answers_on_loopback_and_takes_its_server_along(tmp_path: Path) -> None:
     pytest.importorskip("streamlit")
