@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
@@ -59,18 +59,23 @@ class Training:
         with self.precision.autocast():
             return loss_of(self.model(**self.batch(number)))
 
-    def step(self, number: int) -> float:
+    def step(self, number: int, change_loss: Callable[[Tensor], Tensor] | None = None) -> float:
         """Forward, backward and optimizer step of one batch; its loss."""
         self.optimizer.zero_grad()
         loss = self.forward(number)
+        if change_loss is not None:
+            loss = change_loss(loss)
+        self.scaled(loss).backward()
         if self.scaler is None:
-            loss.backward()
             self.optimizer.step()
         else:
-            self.scaler.scale(loss).backward()
             self.scaler.step(self.optimizer)
             self.scaler.update()
         return float(loss.detach())
+
+    def scaled(self, loss: Tensor) -> Tensor:
+        """What backward is called on."""
+        return loss if self.scaler is None else self.scaler.scale(loss)
 
 
 def seed_everything(seed: int) -> None:
