@@ -15,6 +15,7 @@ from recorder.encoding import (
     FLOATS,
     NUM_STATISTICS,
     ORIGIN,
+    ORIGIN_ROLES,
     RECOMPUTE,
     SLOT,
     TRAINING,
@@ -123,7 +124,7 @@ def _fill_statistic(slots: Slots, name: str, bit: int, values: list[float | None
 
 
 def _mark_origins(slots: Slots, in_origin: npt.NDArray[np.bool_], roles: list[Role]) -> None:
-    is_output = np.fromiter((role is Role.OUTPUT for role in roles), np.bool_, len(roles))
+    is_made = np.fromiter((role in ORIGIN_ROLES for role in roles), np.bool_, len(roles))
     flagged = (slots["num_nan"] != 0) | (slots["num_posinf"] != 0) | (slots["num_neginf"] != 0)
     unexpected = (slots["flags"] & EXPECTED) == 0
-    slots["flags"] |= np.where(in_origin & is_output & flagged & unexpected, np.uint32(ORIGIN), np.uint32(0))
+    slots["flags"] |= np.where(in_origin & is_made & flagged & unexpected, np.uint32(ORIGIN), np.uint32(0))

@@ -11,10 +11,13 @@ import pyarrow as pa
 
 from recorder.names import Names
 from recorder.records import Statistics
-from recorder.schema import DUMP_SCHEMA
+from recorder.schema import DUMP_SCHEMA, Role
 
 Slots = npt.NDArray[np.void]
 """Shape (n,), dtype SLOT."""
+
+ORIGIN_ROLES = (Role.OUTPUT, Role.GRAD_INPUT)
+"""What a module makes, forward and backward: where a bad value of an origin frame was born."""
 
 FLOATS, COUNTS = Statistics._fields[:4], Statistics._fields[4:]
 

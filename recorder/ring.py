@@ -26,6 +26,7 @@ from recorder.encoding import (
     EXPECTED,
     FRAME_WEIGHT,
     ORIGIN,
+    ORIGIN_ROLES,
     POSITION_WEIGHT,
     RECOMPUTE,
     SLOT,
@@ -221,7 +222,7 @@ def _own(place: int, flags: int, role: Role, statistics: Statistics, expected: b
             flags |= 1 << bit
     if expected:
         flags |= EXPECTED
-    if origin and role in (Role.OUTPUT, Role.GRAD_INPUT) and not expected and statistics.flagged:
+    if origin and role in ORIGIN_ROLES and not expected and statistics.flagged:
         flags |= ORIGIN
     if flags & ALL_NULL:
         return _WHOLE(place, flags, *(0 if value is None else value for value in statistics))

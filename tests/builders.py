@@ -357,7 +357,10 @@ def _rows(one: Frame, rank: int) -> Iterator[dict[str, Any]]:
             "has_inf": statistics.has_inf,
             "flagged": statistics.flagged,
             "expected": record.expected,
-            "origin": one.origin and record.role is Role.OUTPUT and statistics.flagged and not record.expected,
+            "origin": one.origin
+            and record.role in (Role.OUTPUT, Role.GRAD_INPUT)
+            and statistics.flagged
+            and not record.expected,
         }
 
 
