@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
@@ -300,7 +300,7 @@ def test_an_overflow_in_the_roots_own_frame_belongs_to_its_own_batch(watch: Call
 
 
 @pytest.fixture
-def doubled() -> Iterator[Witness]:
+def doubled() -> Witness:
     """Two healthy batches and one that overflows in layer 1, under the little recorder alone."""
     model = Doubler(2)
     witness = Witness(LittleRecorder(model), str)
