@@ -11,22 +11,25 @@ import streamlit as st
 
 from viewer.chart_style import palette
 from viewer.markup import style
-from viewer.pages import overview, records, session, sidebar
+from viewer.pages import overview, records, run_list, session, sidebar
 
 
-def main() -> None:
-    st.set_page_config(page_title="Overflight", page_icon=str(Path(__file__).with_name("icon.svg")), layout="wide")
+def show() -> None:
+    """Draw what the URL says."""
     st.html(style(palette(session.is_dark())))
-    pages = {
-        "overview": st.Page(overview.show, title="Overview", url_path="overview", default=True),
-        "records": st.Page(records.show, title="Records", url_path="records"),
-    }
-    page = st.navigation(list(pages.values()), position="hidden")
     opened = session.open_all()
     for error in opened.errors:
         st.error(error, icon=":material/broken_image:")
-    sidebar.show(opened, pages)
-    page.run()
+    run, source = session.chosen(opened)
+    sidebar.show(opened, run, source)
+    if run is None:
+        run_list.show(opened)
+    elif session.view().tab == "records":
+        records.show(run, source)
+    else:
+        overview.show(run, source)
 
 
-main()
+st.set_page_config("Overflight", str(Path(__file__).with_name("icon.svg")), layout="wide")
+# One page with everything in its query: Streamlit would look for its own files below any other path, in vain at first.
+st.navigation([st.Page(show, title="Overflight")], position="hidden").run()

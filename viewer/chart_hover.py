@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from html import escape
 from typing import Any
 
@@ -14,7 +15,37 @@ from viewer.tables import printable
 
 def hover_texts(points: pd.DataFrame) -> list[str]:
     """One text a row: full module path, class, tensor, place, numbers, dtype, shape and headroom."""
-    return [_hover(row) for row in points.to_dict("records")]
+    names = _each(points, ("module", "module_class"), lambda row: f"<b>{row[0] or '(the model)'}</b>  {row[1]}")
+    tensors = _each(points, ("role", "key", "dtype", "shape"), _tensor_line)
+    columns = ("has_nan", "has_inf", "flagged", "expected", "num_nan", "num_posinf", "num_neginf")
+    states = [
+        _state(dict(zip(columns, row, strict=True))) if row[2] is True else ""
+        for row in zip(*(points[name] for name in columns), strict=True)
+    ]
+    numbers = zip(points["abs_max"], points["abs_min"], points["headroom"], strict=True)
+    places = zip(*(points[name] for name in ("phase", "recompute", "batch", "call", "seq")), strict=True)
+    return [
+        f"{name}<br>{tensor}<br>{state}{_numbers(*row)}<br>{_where(*place)}"
+        for name, tensor, state, row, place in zip(names, tensors, states, numbers, places, strict=True)
+    ]
+
+
+def _each(points: pd.DataFrame, columns: tuple[str, ...], say: Callable[[list[str]], str]) -> list[str]:
+    """What is said of these columns, put together once for each combination of them; texts come in safe."""
+    said: dict[tuple[Any, ...], str] = {}
+    rows = list(zip(*(points[name].tolist() for name in columns), strict=True))
+    for row in set(rows):
+        said[row] = say([safe("" if text is None or text != text else text) for text in row])
+    return [said[row] for row in rows]
+
+
+def _tensor_line(row: list[str]) -> str:
+    role, key, dtype, shape = row
+    return f"{role_word(role)} {key}".rstrip() + f"  ·  {dtype} {shape}"
+
+
+def _state(row: dict[str, Any]) -> str:
+    return f"<b>{non_finite_word(row)}</b>" + (" (expected)" if row["expected"] is True else "") + "  ·  "
 
 
 def safe(text: object) -> str:
@@ -52,36 +83,16 @@ def number(value: Any) -> str:
     return "-" if value is None or value is pd.NA or math.isnan(value) else short_number(value)
 
 
-def _hover(row: Any) -> str:
-    name = safe(row["module"]) or "(the model)"
-    lines = [
-        f"<b>{name}</b>  {safe(row['module_class'])}",
-        f"{role_word(row['role'])} {safe(row['key'])}".rstrip()
-        + f"  ·  {safe(row['dtype'])} {safe(_text(row['shape']))}",
-        _numbers(row),
-        _where(row),
-    ]
-    return "<br>".join(lines)
+def _numbers(abs_max: float, abs_min: float, headroom: float) -> str:
+    said = f"abs max {number(abs_max)}  ·  abs min {number(abs_min)}"
+    return said if headroom != headroom else f"{said}  ·  headroom {headroom:.1f} binades"
 
 
-def _numbers(row: Any) -> str:
-    parts = [f"abs max {number(row['abs_max'])}", f"abs min {number(row['abs_min'])}"]
-    if not math.isnan(row["headroom"]):
-        parts.append(f"headroom {row['headroom']:.1f} binades")
-    if row["flagged"] is True:
-        parts.insert(0, f"<b>{non_finite_word(row)}</b>" + (" (expected)" if row["expected"] is True else ""))
-    return "  ·  ".join(parts)
-
-
-def _where(row: Any) -> str:
-    phase = f"{row['phase']}" + (" (recomputed)" if row["recompute"] is True else "")
-    call = f", call {row['call']}" if _positive(row["call"]) else ""
-    return f"{phase}, batch {row['batch']}{call}, seq {row['seq']}"
+def _where(phase: str, recompute: Any, batch: int, call: Any, seq: int) -> str:
+    again = " (recomputed)" if recompute is True else ""
+    nth = f", call {call}" if _positive(call) else ""
+    return f"{phase}{again}, batch {batch}{nth}, seq {seq}"
 
 
 def _positive(count: Any) -> bool:
     return count is not None and count is not pd.NA and not math.isnan(count) and count > 0
-
-
-def _text(value: Any) -> str:
-    return "" if value is None or value is pd.NA or value != value else str(value)

@@ -114,8 +114,14 @@ def base_layout(colours: Palette, height: int) -> dict[str, Any]:
             "align": "left",
         },
         "dragmode": "zoom",
+        "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": colours.line, "activecolor": colours.text},
         "hovermode": "closest",
     }
+
+
+def whole_ticks(count: int) -> dict[str, Any]:
+    """How an axis that counts `count` units has its ticks: on whole numbers only."""
+    return {"tickformat": "d", "dtick": 1 if count <= 25 else None}
 
 
 def axis_style(colours: Palette) -> dict[str, Any]:

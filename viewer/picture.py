@@ -134,7 +134,7 @@ def _groups(role: Ints, x: Floats, most: int) -> Ints:
 
 def _pixel(x: Floats, columns: int) -> Ints:
     width = (float(x.max()) - float(x.min())) or 1.0
-    return np.minimum((x - x.min()) * columns / width, columns - 1).astype(np.int64)
+    return np.asarray(np.minimum((x - x.min()) * columns / width, columns - 1), dtype=np.int64)
 
 
 def _extremes(value: Floats, group: Ints, always: Mask) -> Ints:

@@ -75,11 +75,17 @@ def choices(records: Records) -> Choices:
     return Choices(
         phases=tuple(phase.value for phase in Phase if phase.value in phases),
         roles=tuple(role.value for role in Role if role.value in roles),
-        dtypes=tuple(records.used("dtype")),
+        dtypes=tuple(_tensor_dtypes(records)),
         batches=(int(batch.min()), int(batch.max())) if len(batch) else None,
         both_modes=bool(training.any() and not training.all()),
         metrics=tuple(m for m in ("abs_max", "abs_min", "rms") if records.table.column(m).null_count < len(records)),
     )
+
+
+def _tensor_dtypes(records: Records) -> list[str]:
+    """Without the Python types of what was no tensor."""
+    measured = records.whole("numel") >= 0
+    return [text for text in records.used("dtype") if bool((records.is_text("dtype", [text]) & measured).any())]
 
 
 def page(

@@ -13,16 +13,19 @@ from recorder.schema import Phase, Role
 from viewer.filters import AXES, METRICS, Filter
 from viewer.query import SORTS
 
+TABS = ("overview", "records")
+
 
 @dataclass(frozen=True)
 class View:
     """One state of the app.
 
-    run: a run's id, "" for all runs. source: which of its dumps, "" for the one that says most. page, sort: of the
-    table of records. frame: seq of the frame that is looked into. tensor: "role/key" of the tensor in it.
+    run: a run's id, "" for all runs. tab: one of TABS. source: which of its dumps, "" for the one that says most.
+    page, sort: of the table of records. frame: seq of the frame that is looked into. tensor: "role/key" in it.
     """
 
     run: str = ""
+    tab: str = "overview"
     source: str = ""
     filter: Filter = field(default_factory=Filter)
     page: int = 1
@@ -36,6 +39,7 @@ def to_params(view: View) -> dict[str, str]:
     chosen = view.filter
     said = {
         "run": view.run,
+        "view": "" if view.tab == View.tab else view.tab,
         "dump": view.source,
         "module": chosen.module,
         "name": chosen.name.strip(),
@@ -71,6 +75,7 @@ def from_params(params: Mapping[str, str]) -> View:
     )
     return View(
         run=params.get("run", ""),
+        tab=_one(params, "view", TABS, View.tab),
         source=params.get("dump", ""),
         filter=chosen,
         page=max(1, _whole(params.get("page", "")) or 1),
@@ -87,7 +92,9 @@ def narrowed(view: View, **changes: Any) -> View:
 
 def moved(view: View, run: str, source: str = "") -> View:
     """Another run or dump, through the same filter; what pointed into the old records is dropped."""
-    return View(run=run, source=source, filter=replace(view.filter, module="", batches=None), sort=view.sort)
+    return View(
+        run=run, tab=view.tab, source=source, filter=replace(view.filter, module="", batches=None), sort=view.sort
+    )
 
 
 def cleared(view: View) -> View:

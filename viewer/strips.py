@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 
 from recorder.schema import BatchInfo
-from viewer.chart_style import RIGHT_MARGIN, Palette, axis_style, base_layout, palette, short_number
+from viewer.canvas import Canvas
+from viewer.chart_style import RIGHT_MARGIN, Palette, axis_style, base_layout, palette, short_number, whole_ticks
 
 STRIPS = {"loss": "loss", "learning_rate": "learning rate", "loss_scale": "loss scale", "grad_norm": "grad norm"}
 _HEIGHT = 62
@@ -28,16 +28,20 @@ def strips_figure(
 ) -> go.Figure:
     """One strip a fact over all batches of the run; the batches in view (first and last) stand on a band."""
     colours = palette(dark)
-    figure = go.Figure()
-    figure.update_layout(**base_layout(colours, 44 + strips_height(batches)), showlegend=False)
-    figure.update_layout(margin={"l": 8, "r": RIGHT_MARGIN, "t": 4, "b": 4}, hovermode="x unified")
-    figure.update_xaxes(**axis_style(colours), showgrid=False, tickformat="d")
-    figure.update_xaxes(title={"text": "batch", "standoff": 4})
-    add_strips(figure, batches, colours, first_axis=1, top=1.0)
+    canvas = Canvas(colours, base_layout(colours, 44 + strips_height(batches)))
+    canvas.layout |= {
+        "showlegend": False,
+        "hovermode": "x unified",
+        "margin": {"l": 8, "r": RIGHT_MARGIN, "t": 4, "b": 4},
+        "xaxis": {**axis_style(colours), **whole_ticks(len(batches)), "showgrid": False},
+    }
+    canvas.layout["xaxis"]["title"] |= {"text": "batch", "standoff": 4}
+    if batches:
+        canvas.layout["xaxis"]["range"] = [batches[0].batch - 0.5, batches[-1].batch + 0.5]
+    add_strips(canvas, batches, first_axis=1, top=1.0)
     if shown is not None and len(batches) > 1:
-        band = {"fillcolor": colours.neutral_fill, "line_width": 0, "layer": "below"}
-        figure.add_vrect(x0=shown[0] - 0.5, x1=shown[1] + 0.5, **band)
-    return figure
+        canvas.band(colours.neutral_fill, x=(shown[0] - 0.5, shown[1] + 0.5))
+    return canvas.figure()
 
 
 def strips_height(batches: tuple[BatchInfo, ...]) -> int:
@@ -45,9 +49,7 @@ def strips_height(batches: tuple[BatchInfo, ...]) -> int:
     return _HEIGHT * len(strips_of(batches))
 
 
-def add_strips(
-    figure: go.Figure, batches: tuple[BatchInfo, ...], colours: Palette, *, first_axis: int, top: float
-) -> None:
+def add_strips(canvas: Canvas, batches: tuple[BatchInfo, ...], *, first_axis: int, top: float) -> None:
     """Stack the strips into the lowest part of the figure, on its x axis, which must count batches.
 
     first_axis: number of the first y axis to use. top: how much of the plot's height they fill, from 0 to 1.
@@ -55,33 +57,23 @@ def add_strips(
     names = strips_of(batches)
     for i, name in enumerate(names):
         high = top * (1 - i / len(names))
-        low = top * (1 - (i + 1 - _GAP) / len(names))
+        low = max(0.0, top * (1 - (i + 1 - _GAP) / len(names)))
         axis = "" if first_axis + i == 1 else str(first_axis + i)
-        figure.update_layout({f"yaxis{axis}": {**_y_style(batches, name, colours), "domain": [max(0.0, low), high]}})
-        figure.add_traces([trace.update(yaxis=f"y{axis}") for trace in _traces(batches, name, colours)])
-        figure.add_annotation(
-            x=1.005,
-            xref="paper",
-            xanchor="left",
-            y=(low + high) / 2,
-            yref="paper",
-            align="left",
-            text=f"{STRIPS[name]}<br>{_last(batches, name)}",
-            showarrow=False,
-            font={"size": 12, "color": colours.muted},
-        )
-    if names:
-        last = first_axis + len(names) - 1
-        figure.update_xaxes(anchor="y" if last == 1 else f"y{last}")
+        canvas.layout[f"yaxis{axis}"] = {**_y_style(batches, name, canvas.colours), "domain": [low, high]}
+        canvas.layout["xaxis"]["anchor"] = f"y{axis}"
+        _add_line(canvas, batches, name, f"y{axis}")
+        words = f"{STRIPS[name]}<br>{_last(batches, name)}"
+        canvas.beside(words, canvas.colours.muted, y=(low + high) / 2, yref="paper")
 
 
-def _traces(batches: tuple[BatchInfo, ...], name: str, colours: Palette) -> Iterator[go.Scatter]:
+def _add_line(canvas: Canvas, batches: tuple[BatchInfo, ...], name: str, axis: str) -> None:
     """The line, and a cross where the number was non-finite or the scaler skipped a step."""
     x, y = np.array([one.batch for one in batches]), _values(batches, name)
-    fine, words = np.isfinite(y), STRIPS[name]
-    yield go.Scatter(
+    fine, words, colours = np.isfinite(y), STRIPS[name], canvas.colours
+    canvas.trace(
         x=x,
         y=np.where(fine, y, np.nan),
+        yaxis=axis,
         mode="lines" if fine.sum() > 1 else "markers",
         line={"color": colours.text, "width": 1.3},
         marker={"color": colours.text, "size": 5},
@@ -92,15 +84,16 @@ def _traces(batches: tuple[BatchInfo, ...], name: str, colours: Palette) -> Iter
     top = float(np.max(y[fine])) if fine.any() else 1.0
     bad = np.array([getattr(one, name) is not None for one in batches]) & ~fine
     skipped = np.array([name == "loss_scale" and one.skipped is True for one in batches], dtype=bool)
-    yield from _crosses(x[bad], top, f"{words} is non-finite", colours.bad)
-    yield from _crosses(x[skipped], top, "step skipped", colours.caution)
+    _add_crosses(canvas, x[bad], top, axis, f"{words} is non-finite", colours.bad)
+    _add_crosses(canvas, x[skipped], top, axis, "step skipped", colours.caution)
 
 
-def _crosses(x: Any, y: float, words: str, colour: str) -> Iterator[go.Scatter]:
+def _add_crosses(canvas: Canvas, x: Any, y: float, axis: str, words: str, colour: str) -> None:
     if len(x):
-        yield go.Scatter(
+        canvas.trace(
             x=x,
             y=np.full(len(x), y),
+            yaxis=axis,
             mode="markers",
             marker={"symbol": "x-thin", "size": 8, "line": {"width": 2, "color": colour}},
             name=words,

@@ -13,7 +13,7 @@ from viewer.chart_hover import non_finite_word, number, tensor_word
 from viewer.charts import growth_figure
 from viewer.pages import session
 from viewer.query import frame_of, growth
-from viewer.state import View, tensor_of
+from viewer.state import View, narrowed, tensor_of
 
 _HEADER = ("tensor", "dtype", "shape", "abs min", "abs max", "headroom", "")
 _NUMBERS = frozenset({3, 4, 5})
@@ -45,8 +45,15 @@ def _title(records: pd.DataFrame, view: View) -> None:
         name = markup.text(first["module"] or "(the model)")
         kind = markup.text(f"{first['module_class']} · {place}")
         st.html(f'<div class="of-section">{name}</div><div class="of-caption">{kind}</div>')
-        close = replace(view, frame=None, tensor="")
-        st.button("Close", type="tertiary", icon=":material/close:", on_click=lambda: session.go(close))
+        with st.container(horizontal=True, width="content"):
+            only = narrowed(view, module=str(first["module"]))
+            close = replace(view, frame=None, tensor="")
+            _button("Only this module", "filter_alt", only)
+            _button("Close", "close", close)
+
+
+def _button(label: str, icon: str, leads_to: View) -> None:
+    st.button(label, type="tertiary", icon=f":material/{icon}:", on_click=lambda: session.go(leads_to))
 
 
 def _row(row: dict[Any, Any]) -> tuple[str, ...]:

@@ -71,7 +71,10 @@ export default function ({ data, parentElement, setTriggerValue }) {
     event.preventDefault();
   }
 
+  const first = !box.childElementCount;
   draw();
+  const goal = first && box.querySelector('[aria-selected="true"], .origin');
+  if (goal) box.scrollTop = goal.offsetTop - box.offsetTop - box.clientHeight + 2 * goal.offsetHeight;
 }
 
 function element(tag, kind, text = "") {

@@ -12,10 +12,11 @@ from viewer import markup
 from viewer.chart_style import METRIC_WORDS
 from viewer.charts import depth_figure
 from viewer.facts import all_facts, key_facts, started_text
-from viewer.pages import frame_panel, run_list, session
+from viewer.pages import frame_panel, heading, session
 from viewer.picture import Picture, picture
 from viewer.report_text import place_text
 from viewer.runs import Run
+from viewer.sources import Source
 from viewer.state import View, narrowed
 from viewer.strips import strips_figure, strips_of
 
@@ -23,13 +24,8 @@ CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d",
 _AXIS_WORDS = {"execution": "Execution order", "depth": "Module depth", "batch": "Batch"}
 
 
-def show() -> None:
-    """Draw the page."""
-    opened = session.open_all()
-    run, source = session.chosen(opened)
-    if run is None:
-        run_list.show(opened)
-        return
+def show(run: Run, source: Source | None) -> None:
+    """Draw the page of one run; source: what of it is looked at, None when it has no records."""
     if source is None:
         _without_records(run)
         return
@@ -58,7 +54,7 @@ def kind_of(info: RunInfo, origin: object) -> tuple[str, str]:
 def _top(run: Run, loaded: session.Loaded) -> None:
     badge, kind = kind_of(loaded.info, loaded.origin)
     details = [f"rank {loaded.info.rank} of {loaded.info.world_size}", started_text(loaded.info)]
-    st.html(markup.heading(run.run_id, badge, kind, details))
+    heading.show(run.run_id, badge, kind, details)
     st.html(markup.verdict_box(loaded.lines, kind))
     st.html(markup.fact_row(key_facts(loaded.records, loaded.info, loaded.nodes)))
 
@@ -119,8 +115,8 @@ def _point_chosen() -> None:
     points = st.session_state["picture"]["selection"]["points"]
     said = points[0].get("customdata") if points else None
     if said:
-        seq, role, key = said[0], said[1], said[2]
-        session.go(replace(session.view(), frame=int(seq), tensor=f"{role}/{key}"))
+        seq, _, tensor = str(said[0] if isinstance(said, list) else said).partition("/")
+        session.go(replace(session.view(), frame=int(seq), tensor=tensor))
 
 
 def _strips(loaded: session.Loaded) -> None:

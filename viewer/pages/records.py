@@ -15,11 +15,12 @@ import streamlit as st
 
 from recorder.errors import DumpError
 from recorder.schema import RUN_INFO_KEY, SCHEMA_VERSION, SCHEMA_VERSION_KEY
-from viewer import markup
 from viewer.chart_hover import non_finite_word
-from viewer.pages import session
+from viewer.chart_style import palette
+from viewer.pages import heading, session
 from viewer.query import SORTS, Page, exported, page
 from viewer.runs import Run
+from viewer.sources import Source
 from viewer.state import View
 from viewer.tables import plural
 
@@ -30,20 +31,20 @@ _SORT_WORDS = {
     "headroom": "Least headroom",
 }
 _ORDER = (
-    "seq", "batch", "step", "phase", "module", "module_class", "call", "role", "key", "state", "abs_max", "abs_min",
-    "headroom", "dtype", "shape", "mean", "rms", "num_nan", "num_posinf", "num_neginf", "num_zero", "num_subnormal",
+    "seq", "batch", "phase", "module", "module_class", "role", "key", "state", "abs_max", "abs_min", "headroom",
+    "dtype", "shape", "step", "call", "mean", "rms", "num_nan", "num_posinf", "num_neginf", "num_zero", "num_subnormal",
     "numel", "depth", "training", "recompute", "device",
 )  # fmt: skip
-_ROW = 35
-_WIDTHS = {"module": 300, "module_class": 130, "role": 100, "state": 90, "shape": 110}
+_ROW = 30
+_VISIBLE = 22
+_WIDTHS = {"module": 230, "module_class": 120, "role": 92, "key": 70, "state": 84, "dtype": 75, "shape": 110}
 
 
-def show() -> None:
-    """Draw the page."""
-    opened = session.open_all()
-    run, source = session.chosen(opened)
-    if run is None or source is None:
-        st.info("Choose a run first: this one has no records.", icon=":material/table_rows:")
+def show(run: Run, source: Source | None) -> None:
+    """Draw the page of one run; source: what of it is looked at, None when it has no records."""
+    if source is None:
+        heading.show(run.run_id, "no dump", "plain", [])
+        st.info("This run has written no dump yet, so it has no records.", icon=":material/table_rows:")
         return
     try:
         loaded = session.loaded(source)
@@ -52,7 +53,7 @@ def show() -> None:
         return
     view = session.view()
     found = page(loaded.records, view.filter, loaded.info.finfo, view.page, sort=view.sort)
-    st.html(markup.heading("Records", "", "plain", [run.run_id, _extent(found, len(loaded.records))]))
+    heading.show(run.run_id, "", "plain", [_extent(found, len(loaded.records))])
     _bar(run, loaded, view, found)
     _table(found)
 
@@ -89,7 +90,7 @@ def _pager(found: Page) -> None:
         _step("Previous", ":material/chevron_left:", found.number - 1, found.number > 1)
         st.session_state["page"] = found.number
         change = session.on_change(lambda now, number: replace(now, page=int(number)), "page")
-        label = f"Page, of {found.pages:,}"
+        label = f"Page (of {found.pages:,})"
         st.number_input(label, 1, found.pages, step=1, key="page", on_change=change, width=150)
         _step("Next", ":material/chevron_right:", found.number + 1, found.number < found.pages)
 
@@ -105,9 +106,20 @@ def _table(found: Page) -> None:
         return
     rows = found.rows.assign(state=[_state(row) for row in found.rows.to_dict("records")])
     rows = rows[[name for name in _ORDER if name in rows and not rows[name].isna().all()]]
+    rows = rows.astype({name: object for name in rows if isinstance(rows[name].dtype, pd.CategoricalDtype)})
     st.dataframe(
-        rows, hide_index=True, height=36 * (len(rows) + 1) + 3 if len(rows) < 18 else 690, column_config=_columns(rows)
+        rows.style.apply(_row_style, axis=1, colour=palette(session.is_dark()).bad),
+        hide_index=True,
+        row_height=_ROW,
+        height=_ROW * (min(len(rows), _VISIBLE) + 1) + 8,
+        column_config=_columns(rows),
     )
+
+
+def _row_style(row: pd.Series[Any], colour: str) -> list[str]:
+    """What is non-finite and not expected stands out."""
+    bad = row["state"] and "expected" not in row["state"]
+    return [f"color: {colour}; font-weight: 600" if bad else ""] * len(row)
 
 
 def _columns(rows: pd.DataFrame) -> dict[str, Any]:

@@ -45,9 +45,9 @@ def _row(run: Run) -> tuple[str, ...]:
         ", ".join(kinds) or ("recording" if run.rings else "no dump"),
         "" if trigger is None or trigger.module is None else trigger.module or "(the model)",
         "" if trigger is None or trigger.batch is None else str(trigger.batch),
-        str(len({dump.info.rank for dump in run.dumps}) or 1),
-        f"{len(run.dumps):,}",
-        f"{sum(dump.num_rows for dump in run.dumps):,}",
+        str(len({dump.info.rank for dump in run.dumps}) or ""),
+        f"{len(run.dumps):,}" if run.dumps else "",
+        f"{sum(dump.num_rows for dump in run.dumps):,}" if run.dumps else "",
         f"{len(warnings):,}" if warnings else "",
-        size_text(sum(d.size for d in run.dumps) + sum(r.size for r in run.rings)),
+        size_text(sum(dump.size for dump in run.dumps)) if run.dumps else "",
     )

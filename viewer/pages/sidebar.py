@@ -13,17 +13,15 @@ from viewer.pages import session
 from viewer.pages.module_tree import module_tree
 from viewer.query import Choices
 from viewer.runs import Run
-from viewer.sources import sources
-from viewer.state import cleared, is_filtered, moved, narrowed, to_params
+from viewer.sources import Source, sources
+from viewer.state import View, cleared, is_filtered, moved, narrowed
 from viewer.tree import Node, visible
 
 
-def show(opened: session.Opened, pages: dict[str, Any]) -> None:
-    """Draw the sidebar."""
-    run, source = session.chosen(opened)
+def show(opened: session.Opened, run: Run | None, source: Source | None) -> None:
+    """Draw the sidebar. run, source: what is chosen, None when nothing is."""
     with st.sidebar:
         st.html(BRAND)
-        _links(opened, pages, run)
         _run_picker(opened, run)
         if run is None or source is None:
             return
@@ -36,19 +34,10 @@ def show(opened: session.Opened, pages: dict[str, Any]) -> None:
         _filters(loaded.choices)
 
 
-def _links(opened: session.Opened, pages: dict[str, Any], run: Run | None) -> None:
-    params = to_params(session.view())
-    with st.container(gap=None):
-        if len(opened.runs) > 1:
-            st.page_link(pages["overview"], label="All runs", icon=":material/list:")
-        if run is not None:
-            st.page_link(pages["overview"], label="Overview", icon=":material/monitoring:", query_params=params)
-            st.page_link(pages["records"], label="Records", icon=":material/table_rows:", query_params=params)
-
-
 def _run_picker(opened: session.Opened, run: Run | None) -> None:
     if len(opened.runs) < 2 or run is None:
         return
+    st.button("All runs", icon=":material/arrow_back:", type="tertiary", on_click=lambda: session.go(View()))
     names = [one.run_id for one in reversed(opened.runs)]
     _seed("run", run.run_id)
     st.selectbox("Run", names, key="run", on_change=session.on_change(lambda view, name: moved(view, name), "run"))
