@@ -89,13 +89,15 @@ def culprit_of(targets: tuple[Target, ...]) -> Target | None:
     """Which module call made a bad gradient; None when all it went through had received a bad one already.
 
     The gradient left the innermost call whose own grad_output was finite. If it went into no call, the code after
-    the module made it, and the outermost module whose output it belongs to received it first.
+    the module made it, and the outermost module whose output it belongs to received it first. A call that got no
+    gradient at all (a rotary embedding takes its input's dtype and no more) made none either.
     """
     consumers = [target for target in targets if target.role is Role.GRAD_INPUT]
     if not consumers:
         return min(targets, key=_depth, default=None)
     clean = [target for target in consumers if not target.backward.bad(Role.GRAD_OUTPUT)]
-    return max(reversed(clean), key=_depth, default=None)
+    passed_through = [target for target in clean if target.backward.has(Role.GRAD_OUTPUT)]
+    return max(reversed(passed_through or clean), key=_depth, default=None)
 
 
 def _depth(target: Target) -> int:

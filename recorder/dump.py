@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -35,7 +36,7 @@ _WRITING = {
         "seq": "DELTA_BINARY_PACKED",
     },
 }
-_serial = itertools.count()
+_FILE_SCHEMA = DUMP_SCHEMA.with_metadata({SCHEMA_VERSION_KEY: SCHEMA_VERSION})
 _T = TypeVar("_T")
 
 
@@ -58,10 +59,12 @@ class DumpWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._temporary = path.with_name(f".{path.name}.{os.getpid()}-{next(_serial)}")
-        self._file = self._tried(lambda: self._temporary.open("xb"))
-        schema = DUMP_SCHEMA.with_metadata({SCHEMA_VERSION_KEY: SCHEMA_VERSION})
-        self._writer = self._tried(lambda: pq.ParquetWriter(self._file, schema, **_WRITING))
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+        try:
+            self._file = self._temporary.open("xb")
+        except OSError as error:
+            raise self._refusal(error) from None
+        self._writer = pq.ParquetWriter(self._file, _FILE_SCHEMA, **_WRITING)
 
     def write(self, table: pa.Table) -> None:
         """Add rows of DUMP_SCHEMA."""
@@ -73,6 +76,9 @@ class DumpWriter:
 
     def abandon(self) -> None:
         """Give up; nothing is left behind."""
+        with contextlib.suppress(Exception):  # Arrow writes a footer as it closes, and the disk may be full
+            self._writer.close()
+        self._writer.is_open = False  # or it would try again when it is collected
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -92,17 +98,14 @@ class DumpWriter:
         try:
             return action()
         except (OSError, pa.ArrowException) as error:
-            reason = getattr(error, "strerror", None) or error
-            problem = f"{self._path}: cannot write the dump: {reason}"
-        except BaseException:
-            self._abandon_if_open()
-            raise
-        self._abandon_if_open()
-        raise RecorderError(problem)
-
-    def _abandon_if_open(self) -> None:
-        if hasattr(self, "_file"):
             self.abandon()
+            raise self._refusal(error) from None
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _refusal(self, error: Exception) -> RecorderError:
+        return RecorderError(f"{self._path}: cannot write the dump: {getattr(error, 'strerror', None) or error}")
 
 
 def write_dump(path: Path, table: pa.Table, info: RunInfo) -> Path:

@@ -32,6 +32,7 @@ class GradientCapture:
         stream: FrameStream,
         assembly: BackwardAssembly,
         act: Callable[[], None],
+        uncalled: Callable[[str, str, nn.Module, ModulePlan, int], None],
     ) -> None:
         self._clock = clock
         self._guard = guard
@@ -39,6 +40,7 @@ class GradientCapture:
         self._stream = stream
         self._assembly = assembly
         self._act = act
+        self._uncalled = uncalled
         self._plans: dict[str, ModulePlan] = {}
         self._outer_backward: int | None = None
         self._watch = GradientWatch(self._on_arrived, self._on_accumulated)
@@ -96,6 +98,8 @@ class GradientCapture:
             return
         record = record_of(Role.GRADIENT, name, self._meter.measure(gradient))
         plan, clock = self._plans[path], self._clock
+        if not plan.calls and clock.batch >= 0:
+            self._uncalled(path, name, module, plan, clock.batch)
         call = max(plan.calls.get(path, 0) - 1, 0)
         owner = OpenFrame(plan, module, path, call, clock.current_batch, clock.step, module.training, False, None)
         self._push(Event(Moment.GRADIENT, owner, arrival=Arrival((), record, owner)))

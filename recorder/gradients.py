@@ -25,6 +25,9 @@ class BackwardFrame:
     records: list[TensorRecord] = field(default_factory=list)
     emitted: bool = False
 
+    def has(self, role: Role) -> bool:
+        return any(record.role is role for record in self.records)
+
     def bad(self, role: Role) -> bool:
         return any(record.role is role and record.statistics.flagged for record in self.records)
 

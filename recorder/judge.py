@@ -54,7 +54,7 @@ class Judge:
         """Judge weights and state that were looked at outside a module call: before the batch, or after a step."""
         frame = self._mark_expected(owner, frame)
         bad = _abnormal(frame.records, *_WEIGHTS)
-        return frame, Finding(owner, bad[0]) if bad else None
+        return frame, Finding(owner, _first_to_go_bad(bad)) if bad else None
 
     def enter(self, owner: OpenFrame) -> None:
         """Note the bad inputs of a module call that begins."""
@@ -128,6 +128,13 @@ class Judge:
 
 def _abnormal(records: tuple[TensorRecord, ...], *roles: Role) -> list[TensorRecord]:
     return [r for r in records if r.role in roles and r.statistics.flagged and not r.expected]
+
+
+def _first_to_go_bad(bad: list[TensorRecord]) -> TensorRecord:
+    """A step makes the state from the gradient, and the parameter from its state: where both are bad, it was state."""
+    first = bad[0]
+    state = (r for r in bad if r.role is Role.OPTIMIZER_STATE and r.key.startswith(f"{first.key}."))
+    return next(state, first)
 
 
 def _is_trainable(owner: OpenFrame, record: TensorRecord) -> bool:

@@ -16,6 +16,7 @@ from torch import nn
 from recorder import process_end
 from recorder.backward import BackwardAssembly
 from recorder.batch_facts import BatchFacts, learning_rate_of, requires_grad
+from recorder.blind import BlindSpots
 from recorder.capture import Capture
 from recorder.clock import Clock
 from recorder.compiled import is_compiled, recompile
@@ -142,15 +143,12 @@ class Recorder:
         assembly = BackwardAssembly(self._clock, self._excuse_gradient)
         self._silent = SilentRules(self._meter.layouts.finfo)
         self._stream = FrameStream(self._meter, self._judge, assembly, self._write)
+        self._blind = BlindSpots(self._hooked, self._silent.add)
         self._response = Response(
             settings.on_overflow, self._guard, self._stream, self._spiller, self._scaling, front_end,
             lambda: self._capture,
         )  # fmt: skip
-        self._gradients = (
-            GradientCapture(self._clock, self._guard, self._meter, self._stream, assembly, self.act_on_findings)
-            if Phase.BACKWARD in settings.phases
-            else None
-        )
+        self._gradients = self._gradient_capture(assembly) if Phase.BACKWARD in settings.phases else None
         self._capture = Capture(
             self._clock, self._guard, self._meter, self._stream, self, self._gradients, settings.check
         )
@@ -165,6 +163,10 @@ class Recorder:
         )  # fmt: skip
         self._write_info()
         process_end.watch(self)
+
+    def _gradient_capture(self, assembly: BackwardAssembly) -> GradientCapture:
+        act, uncalled = self.act_on_findings, self._blind.got_gradient
+        return GradientCapture(self._clock, self._guard, self._meter, self._stream, assembly, act, uncalled)
 
     # what a user calls
 
@@ -206,6 +208,7 @@ class Recorder:
             self._detach()
             self._write_info()
             self._ring.close(clean=True)
+            self._ring.unlink()
 
     def __enter__(self) -> Recorder:
         self._refuse_if_closed()
@@ -275,6 +278,7 @@ class Recorder:
         self._stream.flush()
         self.act_on_findings()
         self._facts.end_forward(output)
+        self._blind.end_forward(self._clock.batch)
         if self._settings.phases == (Phase.FORWARD,) or not requires_grad(output):
             self._end_trace()
         limit = self._settings.abort_after_batch
@@ -309,6 +313,7 @@ class Recorder:
         skipped, endless = self._scaling.end_batch()
         if skipped:
             self._facts.note(skipped=True, loss_scale=self._scaling.scale)
+        self._silent.end_batch()
         self._end_trace()
         self._facts.end_batch()
         if endless is not None:
@@ -328,6 +333,7 @@ class Recorder:
         self._silent.see(frame)
 
     def _stepping(self) -> None:
+        self._blind.stepped(self._clock.batch)
         unguarded = self._scaling.begin_step()
         if unguarded is not None:
             self._response.trip(unguarded)

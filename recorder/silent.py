@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from recorder.records import Frame, TensorRecord
 from recorder.schema import DtypeLimits, Phase, Role, SilentWarning
+from recorder.silent_gradients import BatchGradients
 
 MAX_WARNINGS = 256
 """A warning is given once for each kind and place; beyond this many the first ones tell enough."""
@@ -31,6 +32,7 @@ class SilentRules:
         self._zero_streaks: dict[tuple[str, int], int] = {}
         self._peaks: dict[str, tuple[int, float]] = {}
         self._last_near_limit: tuple[int, float] | None = None
+        self._gradients = BatchGradients()
 
     @property
     def warnings(self) -> tuple[SilentWarning, ...]:
@@ -43,8 +45,15 @@ class SilentRules:
         if frame.phase is Phase.FORWARD:
             self._see_forward(frame)
         elif frame.phase is Phase.BACKWARD:
+            self._gradients.see(frame)
             for warning in underflowed_gradients(frame, self._finfo):
                 self.add(warning)
+
+    def end_batch(self) -> None:
+        """Apply the rules that need the whole backward."""
+        for warning in self._gradients.warnings(self._finfo):
+            self.add(warning)
+        self._gradients = BatchGradients()
 
     def add(self, warning: SilentWarning) -> None:
         """Keep a warning, once for each kind and place."""
