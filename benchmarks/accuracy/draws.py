@@ -29,7 +29,7 @@ from benchmarks.accuracy.faults import (
     write,
     written,
 )
-from benchmarks.accuracy.survey import Place, Seen
+from benchmarks.accuracy.survey import Place, Seen, is_inside
 from benchmarks.accuracy.training import Precision, Training
 
 LARGEST_WEIGHT = 6e4  # just below the limit of float16: it is the product that overflows
@@ -172,17 +172,21 @@ def grad_input_spoiled(draw: Draw) -> Fault:
 
         inside_call(training, moment, seen, received=spoil)
 
+    # where several modules share the tensor, autograd adds their gradients up before anyone can see them
+    alike = [
+        s.place("backward", "grad_input")
+        for s in draw.survey.consumers(seen.tensor)
+        if not (s is seen or is_inside(s.path, seen.path) or is_inside(seen.path, s.path))
+    ]
     own = seen.place("backward", "grad_input")
-    siblings = [s.place("backward", "grad_input") for s in draw.survey.consumers(seen.tensor)]
-    # several modules share the tensor: autograd adds their gradients up before anyone can see them
-    alike = [place for place in siblings if place != own] if own in siblings else []
     return Fault(f"{value} made by a backward", (own, *alike), install)
 
 
 def grad_output_spoiled(draw: Draw) -> Fault:
-    """A gradient that is bad when it reaches the output of a module, by a hook on the tensor."""
+    """A gradient that is bad when it reaches the output of a module, by a hook on the tensor as soon as it is made."""
     gradients_wanted(draw.training)
-    seen: Seen = draw.one([s for s in draw.survey.outputs() if s.got_gradient])
+    new = [s for s in draw.survey.outputs() if s.got_gradient and draw.survey.producers(s.tensor)[0] is s]
+    seen: Seen = draw.one(new)
     value, where = draw.value(), draw.random.random()
 
     def install(training: Training, moment: Moment) -> None:

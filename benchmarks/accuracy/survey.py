@@ -81,7 +81,7 @@ class Survey:
     def consumers(self, tensor: Tensor) -> list[Seen]:
         """The innermost module calls that this very tensor went into, and a gradient went through."""
         takers = [s for s in self.seen if s.role == "input" and s.tensor is tensor and self.gives_gradient(s)]
-        return [one for one in takers if not any(_is_inside(other.path, one.path) for other in takers)]
+        return [one for one in takers if not any(is_inside(other.path, one.path) for other in takers)]
 
     def gives_gradient(self, seen: Seen) -> bool:
         """Whether a gradient reached an output of this module call."""
@@ -137,5 +137,5 @@ def _shared(path: str, around: str) -> int:
     return next((n for n, (a, b) in enumerate(parts) if a != b), min(path.count("."), around.count(".")) + 1)
 
 
-def _is_inside(path: str, outer: str) -> bool:
+def is_inside(path: str, outer: str) -> bool:
     return path != outer and (outer == "" or path.startswith(outer + "."))
