@@ -40,6 +40,7 @@ SLOT = np.dtype(
     ]
 )
 SLOT_SIZE = SLOT.itemsize
+WORDS_PER_SLOT = SLOT_SIZE // 8
 BODY_OFFSET, OWN_OFFSET = 12, 48
 
 # The flags: one bit for each statistic that is null, in the order of Statistics, then the booleans.

@@ -332,11 +332,13 @@ class Recorder:
         self._spiller.append(frame)
         self._silent.see(frame)
 
-    def _stepping(self) -> None:
+    def _stepping(self, optimizer: torch.optim.Optimizer) -> bool:
+        """A step begins; whether it will do nothing."""
         self._blind.stepped(self._clock.batch)
-        unguarded = self._scaling.begin_step()
+        unguarded = self._scaling.begin_step(optimizer)
         if unguarded is not None:
             self._response.trip(unguarded)
+        return self._scaling.skips_inside(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer) -> None:
         self._facts.note(skipped=False, learning_rate=learning_rate_of(optimizer))

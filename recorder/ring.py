@@ -9,14 +9,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recorder.bulk import BulkEncoder
@@ -32,40 +29,25 @@ from recorder.encoding import (
     SLOT,
     SLOT_SIZE,
     TRAINING,
+    WORDS_PER_SLOT,
     Slots,
     checksums,
     table_of,
 )
 from recorder.errors import RecorderError
-from recorder.inspection import damaged, info_from_json
-from recorder.names import NameLog, Names, parse
-from recorder.processes import is_alive
+from recorder.names import NameLog
 from recorder.records import Frame, Statistics
-from recorder.ring_file import HEADER_SIZE, Header, RingState, create_file, read_file, write_at, write_pulse
+from recorder.ring_file import HEADER_SIZE, Header, RingState, create_file, write_at, write_pulse
+from recorder.scanning import RingContents, scan
 from recorder.schema import Role, RunInfo
+
+__all__ = ["Ring", "RingContents", "RingState", "scan"]
 
 _FRAME = struct.Struct("<qqqIiI").pack  # batch, seq, t_ns, step, call, site
 _HEALTHY = struct.Struct("<II2d").pack  # place, flags, abs_min, abs_max; what follows is 0
 _WHOLE = struct.Struct("<II4d5q").pack
 _SLOT = struct.Struct("<QI36s80s").pack_into  # no position yet, checksum, frame, record
-_WORDS_PER_SLOT = SLOT_SIZE // 8
 _HEALTHY_NULLS = 0b110001100  # mean, rms, num_zero and num_subnormal are not computed by "minmax"
-
-
-class RingContents(NamedTuple):
-    """What a scan found. evicted: records that the ring dropped; gaps: records that are missing between the oldest
-    and the newest; torn: slots that were being written when they were read, or are damaged; alive: whether the
-    process that writes it still runs."""
-
-    info: RunInfo
-    table: pa.Table
-    rank: int
-    pid: int
-    state: RingState
-    evicted: int
-    gaps: int
-    torn: int
-    alive: bool
 
 
 class Ring:
@@ -79,7 +61,7 @@ class Ring:
         self._header = header
         self._map = mmap.mmap(file, HEADER_SIZE + self.capacity * SLOT_SIZE)
         self._slots: Slots = np.frombuffer(self._map, SLOT, self.capacity, HEADER_SIZE)
-        self._words = self._slots.view("<u8").reshape(-1, _WORDS_PER_SLOT)
+        self._words = self._slots.view("<u8").reshape(-1, WORDS_PER_SLOT)
         self._positions = memoryview(self._map)[HEADER_SIZE:].cast("Q")  # one store for one position
         self._position = 0
         self._names = NameLog(self._write_log)
@@ -146,7 +128,7 @@ class Ring:
             mixed += POSITION_WEIGHT
             checksum = (number(own, "little") + mixed) % CHECKSUM_PRIME
             write(buffer, HEADER_SIZE + slot * SLOT_SIZE, 0, checksum, shared, own)
-            commit[slot * _WORDS_PER_SLOT] = position
+            commit[slot * WORDS_PER_SLOT] = position
         self._position = position
 
     def append_many(self, frames: Sequence[Frame]) -> None:
@@ -165,7 +147,7 @@ class Ring:
 
     def _commit(self, slots: Slots) -> None:
         """Copy slots to where their positions say, in at most two pieces."""
-        words = slots.view("<u8").reshape(-1, _WORDS_PER_SLOT)
+        words = slots.view("<u8").reshape(-1, WORDS_PER_SLOT)
         start = (self._position - len(slots)) % self.capacity
         fitting = self.capacity - start
         for at, piece in ((start, words[:fitting]), (0, words[fitting:])):
@@ -227,53 +209,6 @@ def _own(place: int, flags: int, role: Role, statistics: Statistics, expected: b
     if flags & ALL_NULL:
         return _WHOLE(place, flags, *(0 if value is None else value for value in statistics))
     return _WHOLE(place, flags, *statistics)
-
-
-def scan(path: Path | str) -> RingContents:
-    """Read a ring from outside, whether its process is alive or not.
-
-    Every slot is looked at and no cursor is trusted. Rows are in the order in which they were appended.
-
-    Raises:
-        DumpError: the file is not a readable ring.
-    """
-    path = Path(path)
-    header, slots, log = read_file(path)
-    names = parse(log)
-    good = _is_whole(slots) & (slots["site"] < len(names.sites)) & (slots["place"] < len(names.places))
-    kept = slots[good]
-    kept = kept[np.argsort(kept["position"])]
-    newest = int(kept["position"][-1]) if len(kept) else 0
-    evicted = max(0, newest - header.capacity)
-    last_sign = max(header.heartbeat, int(kept["t_ns"][-1]) if len(kept) else 0)
-    return RingContents(
-        info_from_json(path, names.info) if names.info else RunInfo(header.run_id, header.rank),
-        _table(path, kept, names, header.rank),
-        header.rank,
-        header.process.pid,
-        header.state,
-        evicted,
-        gaps=newest - evicted - int(np.count_nonzero(kept["position"] > evicted)),
-        torn=int(np.count_nonzero(~good & _is_used(slots))),
-        alive=header.state is RingState.OPEN and is_alive(header.process, last_sign, time.time_ns()),
-    )
-
-
-def _is_whole(slots: Slots) -> npt.NDArray[np.bool_]:
-    position, index = slots["position"], np.arange(len(slots), dtype=np.uint64)
-    fits = (position != 0) & ((position - np.uint64(1)) % np.uint64(len(slots)) == index)
-    return np.asarray(fits & (checksums(slots) == slots["checksum"]), np.bool_)
-
-
-def _is_used(slots: Slots) -> npt.NDArray[np.bool_]:
-    return np.asarray(slots.view("<u8").reshape(-1, _WORDS_PER_SLOT).any(axis=1), np.bool_)
-
-
-def _table(path: Path, slots: Slots, names: Names, rank: int) -> pa.Table:
-    try:
-        return table_of(slots, names, rank)
-    except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
-        raise damaged(path, error) from None
 
 
 _rings: weakref.WeakSet[Ring] = weakref.WeakSet()

@@ -57,11 +57,17 @@ class LossScaling:
         self.skips += 1
         return True, bad if now < LOWEST_USEFUL_SCALE and self.skips > 1 else None
 
-    def begin_step(self) -> Found | None:
+    def begin_step(self, optimizer: torch.optim.Optimizer) -> Found | None:
         """A step is being taken. A bad gradient that should have prevented it was guarded by no scaler."""
+        if self.skips_inside(optimizer):
+            return None
         self.skips = 0
         bad, self._bad = self._bad, None
         return bad
+
+    def skips_inside(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether this step does nothing: a fused optimizer is handed what the scaler found, and skips by itself."""
+        return self._bad is not None and getattr(optimizer, "found_inf", None) is not None
 
     def forget(self) -> None:
         """Hold on to no scaler of the user's."""

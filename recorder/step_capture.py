@@ -31,7 +31,7 @@ class StepCapture:
         stream: FrameStream,
         hooked: HookedModel,
         silent: SilentRules,
-        stepping: Callable[[], None],
+        stepping: Callable[[torch.optim.Optimizer], bool],
         stepped: Callable[[torch.optim.Optimizer], None],
         recorded: bool,
     ) -> None:
@@ -42,6 +42,7 @@ class StepCapture:
         self._hooked = hooked
         self._silent = silent
         self._stalls = StallCheck()
+        self._skipped = False
         self._stepping = stepping
         self._stepped = stepped
         self._recorded = recorded
@@ -61,11 +62,13 @@ class StepCapture:
         self._guard.run(self._after_step, optimizer)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        self._stepping()
+        self._skipped = self._stepping(optimizer)
         if self._recorded and self._clock.recording:
             self._stalls.before_step(optimizer, self._clock.step)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._skipped:
+            return
         if self._recorded and self._clock.recording:
             self._push_frames(optimizer)
             self._warn_of_stalls(optimizer)
