@@ -10,7 +10,7 @@ from viewer.canvas import Canvas
 from viewer.chart_hover import short_place
 from viewer.chart_style import Palette, axis_style, whole_ticks
 from viewer.picture import Picture
-from viewer.scale import Limit, Scale
+from viewer.scale import Limit, Scale, power
 
 LABELLED_FRAMES = 44
 """Up to so many frames, each is named on the axis."""
@@ -22,7 +22,7 @@ _X_TITLES = {"execution": "execution order (seq)", "depth": "module depth", "bat
 
 def on_axis(values: Any, scale: Scale) -> Any:
     """Values where a logarithmic axis has them: zeros on their rail."""
-    return values if scale.bottom is None else np.where(values == 0, 10.0**scale.bottom, values)
+    return values if scale.bottom is None else np.where(values == 0, power(scale.bottom), values)
 
 
 def magnitude_axis(scale: Scale, colours: Palette) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def add_rails(canvas: Canvas, scale: Scale) -> None:
     half = (scale.high - scale.low) * 0.026
     for rail, fill in ((scale.top, canvas.colours.bad_fill), (scale.bottom, canvas.colours.neutral_fill)):
         if rail is not None:
-            canvas.band(fill, y=(10.0 ** (rail - half), 10.0 ** (rail + half)))
+            canvas.band(fill, y=(power(rail - half), power(rail + half)))
 
 
 def add_limits(canvas: Canvas, scale: Scale) -> None:

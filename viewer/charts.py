@@ -24,7 +24,7 @@ from viewer.chart_style import (
     whole_ticks,
 )
 from viewer.picture import Picture
-from viewer.scale import Scale, scale_of
+from viewer.scale import Scale, power, scale_of
 from viewer.strips import add_strips, strips_height
 
 GL_FROM = 2_500
@@ -147,7 +147,7 @@ def _add_marks(canvas: Canvas, picture: Picture, scale: Scale) -> None:
             canvas.trace(
                 type="scattergl" if len(part) > GL_FROM else "scatter",
                 x=part["x"].to_numpy(),
-                y=np.full(len(part), 10.0**scale.top),
+                y=np.full(len(part), power(scale.top)),
                 mode="markers",
                 name=name,
                 meta=POINTS,
@@ -228,7 +228,7 @@ def _add_growth_marks(canvas: Canvas, table: pd.DataFrame, scale: Scale) -> None
     if scale.top is not None:
         canvas.trace(
             x=table["batch"].to_numpy(dtype=np.int64),
-            y=np.full(len(table), 10.0**scale.top),
+            y=np.full(len(table), power(scale.top)),
             mode="markers",
             marker={"symbol": "x-thin", "size": 10, "line": {"width": 2, "color": canvas.colours.bad}},
             meta=POINTS,

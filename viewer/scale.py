@@ -15,7 +15,7 @@ from recorder.schema import DtypeLimits
 from viewer.chart_style import power_of_ten, short_number
 from viewer.columns import Floats
 
-NEAR = 7.0
+NEAR = 9.0
 """Decades from the values at which a limit still belongs into the picture."""
 
 LIMIT_WORDS = {"max": "max", "smallest_normal": "min normal", "smallest_subnormal": "smallest"}
@@ -64,13 +64,18 @@ class Scale:
     @property
     def ticks(self) -> tuple[list[float], list[str]]:
         """Where the ticks are, as values of the axis, and what they say."""
-        places = [10.0**exponent for exponent in self.decades]
+        places = [power(exponent) for exponent in self.decades]
         words = [power_of_ten(exponent) for exponent in self.decades]
         if self.top is not None:
-            places, words = [*places, 10.0**self.top], [*words, "inf, nan"]
+            places, words = [*places, power(self.top)], [*words, "inf, nan"]
         if self.bottom is not None:
-            places, words = [10.0**self.bottom, *places], ["0", *words]
+            places, words = [power(self.bottom), *places], ["0", *words]
         return places, words
+
+
+def power(exponent: float) -> float:
+    """10 to the exponent, as near as a float can be."""
+    return math.pow(10.0, min(max(exponent, -323.0), 308.25))
 
 
 def scale_of(values: Floats, finfo: dict[str, DtypeLimits], dtypes: Iterable[str], non_finite: bool) -> Scale:
@@ -93,7 +98,7 @@ def scale_of(values: Floats, finfo: dict[str, DtypeLimits], dtypes: Iterable[str
         top=top,
         bottom=bottom,
         limits=tuple(shown),
-        beyond=tuple(one for one in limits if one.kind == "max" and one not in shown and one.value > 10.0**high),
+        beyond=tuple(one for one in limits if one.kind == "max" and one not in shown and one.value > power(high)),
     )
 
 

@@ -63,7 +63,7 @@ def _node(name: str, depth: int, classes: dict[str, str], totals: _Totals, origi
 def _classes(records: Records, info: RunInfo) -> dict[str, str]:
     """Class of each module, in the order of the model: what the table says, then what only the records know."""
     known = {one.name: one.module_class for one in sorted(info.modules, key=lambda one: one.order)}
-    seen = {**known, **_recorded_classes(records, set(known))}
+    seen = {"": "", **known, **_recorded_classes(records, set(known))}
     for name in list(seen):
         for above in _above(name):
             seen.setdefault(above, "")
