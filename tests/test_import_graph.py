@@ -18,10 +18,10 @@ ROOT = Path(__file__).parent.parent
 
 STAGES = {
     "vocabulary": "recorder recorder.schema recorder.records recorder.errors recorder.clock",
-    "rules": "recorder.policy recorder.triggers recorder.silent",
+    "rules": "recorder.policy recorder.triggers recorder.silent recorder.silent_gradients",
     "storage": (
         "recorder.names recorder.encoding recorder.processes recorder.inspection recorder.ring_file recorder.bulk "
-        "recorder.ring recorder.dump recorder.reading"
+        "recorder.scanning recorder.ring recorder.dump recorder.reading"
     ),
     "diagnosis": "recorder.text recorder.verdict recorder.diagnosis recorder.diagnosis.*",
     "measurement": (
@@ -31,7 +31,7 @@ STAGES = {
     "capture": (
         "recorder.frames recorder.gradients recorder.backward recorder.judge recorder.stream recorder.guard "
         "recorder.gradient_capture recorder.capture recorder.hook_objects recorder.hooks recorder.optimizer_steps "
-        "recorder.stalled recorder.step_capture recorder.scaling recorder.batch_facts"
+        "recorder.stalled recorder.blind recorder.step_capture recorder.scaling recorder.batch_facts"
     ),
     "control": (
         "recorder.settings recorder.run_directory recorder.process_end recorder.spill recorder.front_end "
@@ -50,10 +50,10 @@ STAGES = {
     ),
     "drawing": (
         "viewer.chart_style viewer.chart_hover viewer.scale viewer.strips viewer.charts viewer.markup "
-        "viewer.report_html"
+        "viewer.report_html viewer.canvas viewer.chart_axes"
     ),
     "app": "viewer.app viewer.serve viewer.pages viewer.pages.*",
-    "command": "viewer.cli",
+    "command": "viewer.arguments viewer.cli",
 }
 
 RECORDS = {"vocabulary", "storage", "diagnosis"}
