@@ -196,6 +196,10 @@ class Capture:
         """Whether this module call is still running in this thread."""
         return any(frame is owner for frame in self.stack.frames)
 
+    def is_root_open(self) -> bool:
+        """Whether a forward of the root is running in this thread."""
+        return any(frame.plan.is_root and not frame.recompute for frame in self.stack.frames)
+
     def emit_open_frames(self) -> dict[OpenFrame, Frame]:
         """Write the frames that are still open, with what their modules received, outermost first.
 

@@ -230,6 +230,7 @@ class Recorder:
         with self._clock.lock:
             self._stream.flush()
             frames = self._capture.emit_open_frames()
+            self._response.end_forward()
             trigger = Trigger(TriggerKind.EXCEPTION.value, self.batch, self.step)
             if frames:
                 trigger = place_of(TriggerKind.EXCEPTION, list(frames.values())[-1])
@@ -278,6 +279,7 @@ class Recorder:
         self._stream.flush()
         self.act_on_findings()
         self._facts.end_forward(output)
+        self._response.end_forward()
         self._blind.end_forward(self._clock.batch)
         if self._settings.phases == (Phase.FORWARD,) or not requires_grad(output):
             self._end_trace()

@@ -40,6 +40,7 @@ class Response:
         self._front_end = front_end
         self._capture = capture
         self._gate = TriggerGate(always=action == "raise")
+        self._until_forward_ends: list[Trigger] = []
 
     def begin_batch(self, *, detecting: bool) -> None:
         self.detecting = detecting and self._action != "ignore"
@@ -66,6 +67,19 @@ class Response:
         if self._action == "raise":
             self._capture().emit_open_frames()
             self._stream.take_findings()
+            self._respond(trigger)
+        elif self._capture().is_root_open():
+            self._until_forward_ends.append(trigger)
+        else:
+            self._respond(trigger)
+
+    def end_forward(self) -> None:
+        """Answer the triggers of this forward that did not end it: their dumps show how far it spread."""
+        triggers, self._until_forward_ends = self._until_forward_ends, []
+        for trigger in triggers:
+            self._respond(trigger)
+
+    def _respond(self, trigger: Trigger) -> None:
         self._announce(trigger, self._spiller.spill(trigger))
 
     def _close_early(self, found: Found) -> Found:
