@@ -39,7 +39,7 @@ class DeviceRows:
             return NOT_MEASURED
         values = [to_reducible(part).reshape(-1) for part in parts.tensors if part.numel()]
         if not values:
-            return _without_elements(parts.implicit_zeros, self._full)
+            return _without_elements(parts.implicit_zeros, tensor.dtype, self._full)
         joined = values[0] if len(values) == 1 else torch.cat(values)
         self._next_row().copy_(_reduce(joined, parts.implicit_zeros, tensor.dtype, self._full, self._dtype))
         self._used += 1
@@ -113,8 +113,9 @@ def _statistics(row: list[float], full: bool) -> Statistics:
     return Statistics(low, high, mean, rms, nan, posinf, neginf, zeros, subnormals)
 
 
-def _without_elements(implicit_zeros: int, full: bool) -> Statistics:
+def _without_elements(implicit_zeros: int, dtype: torch.dtype, full: bool) -> Statistics:
     low = 0.0 if implicit_zeros else None
     if not full:
         return Statistics(low, low, None, None, 0, 0, 0)
-    return Statistics(low, low, low, low, 0, 0, 0, implicit_zeros, 0)
+    mean, subnormals = (None, None) if dtype.is_complex else (low, 0)
+    return Statistics(low, low, mean, low, 0, 0, 0, implicit_zeros, subnormals)

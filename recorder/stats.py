@@ -39,7 +39,8 @@ def measure(tensor: torch.Tensor, full: bool = False) -> Statistics:
 
     abs_min and abs_max are over finite elements, None when there are none. With `full`, mean and rms (over
     finite elements, accumulated in float64), zeros and subnormals too; mean and subnormals of a complex tensor
-    stay None, subnormals of an integer tensor are 0. Call it with gradients disabled.
+    stay None, as does a sum that does not fit float64; subnormals of an integer tensor are 0. Call it with
+    gradients disabled.
     """
     parts = strided_parts(tensor)
     if parts is None:
@@ -157,8 +158,8 @@ class Totals:
         counts = (self._nan, self._posinf, self._neginf)
         if not self._full:
             return Statistics(low, high, None, None, *counts)
-        mean = self._sum / finite if finite and not dtype.is_complex else None
-        rms = math.sqrt(self._squares / finite) if finite else None
+        mean = self._sum / finite if finite and not dtype.is_complex and math.isfinite(self._sum) else None
+        rms = math.sqrt(self._squares / finite) if finite and math.isfinite(self._squares) else None
         subnormals = None if dtype.is_complex else self._subnormals
         return Statistics(low, high, mean, rms, *counts, self._zeros, subnormals)
 
