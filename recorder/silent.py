@@ -154,7 +154,8 @@ def _trend(before: tuple[int, float] | None, batch: int, largest: float, limit: 
     if before is None or batch <= before[0] or largest <= before[1]:
         return ""
     growth = math.log2(largest / before[1]) / (batch - before[0])
-    return f"; at this growth it overflows in about {max(1, math.ceil(math.log2(limit / largest) / growth))} batches"
+    left = max(1, math.ceil(math.log2(limit / largest) / growth))
+    return f"; at this growth it overflows in about {left} batch{'' if left == 1 else 'es'}"
 
 
 def _has_nonzero(frame: Frame, role: Role) -> bool:

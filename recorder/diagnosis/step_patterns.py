@@ -61,7 +61,7 @@ def vanishing_adam_eps(evidence: Evidence) -> Reading | None:
     if evidence.step.bad_gradients or (moments and not has_zero(moments)):
         return None
     how = Confidence.VERY_LIKELY if moments else Confidence.LIKELY
-    cause = f"Adam's eps of 1e-8 is 0 in {first.dtype}: weights whose second moment is 0 were updated by 0/0"
+    cause = f"Adam's eps of 1e-8 is 0 in {first.dtype}: updates with a second moment of 0 were divided by 0"
     return Reading("vanishing Adam eps", how, cause, "keep weights in float32 (autocast and GradScaler), or eps=1e-4")
 
 

@@ -8,6 +8,7 @@ from recorder.diagnosis.facts import float_inputs, is_narrow, of_role, whole_inp
 from recorder.diagnosis.rows import Value
 from recorder.diagnosis.words import (
     LINE,
+    NAME,
     count,
     kind_of,
     listed,
@@ -105,10 +106,18 @@ def spread(evidence: Evidence) -> str | None:
             else "So far it did not spread"
         )
         return f"{so_far}: {count(later.frames, 'later frame')} in the dump came out finite."
-    names = [shortened(name, 28) or "the model" for name in later.modules]
     far = ", as far as the model's output" if later.reached_output else ""
     reach = f"{later.bad_frames:,} of {count(later.frames, 'later frame')}{far}"
-    return f"It spread to {reach}: {listed(names, total=later.module_count)}."
+    return _listing(f"It spread to {reach}: ", later.modules, later.module_count)
+
+
+def _listing(said: str, modules: tuple[str, ...], total: int) -> str:
+    """The first modules by name, no shorter than the line asks for."""
+    for width in (NAME, 40, 28):
+        whole = f"{said}{listed((shortened(name, width) or 'the model' for name in modules), total=total)}."
+        if len(whole) <= LINE:
+            break
+    return whole
 
 
 def eviction(evidence: Evidence) -> str | None:
