@@ -33,6 +33,7 @@ class SilentRules:
         self._peaks: dict[str, tuple[int, float]] = {}
         self._last_near_limit: tuple[int, float] | None = None
         self._gradients = BatchGradients()
+        self._subnormal_batch: int | None = None
 
     @property
     def warnings(self) -> tuple[SilentWarning, ...]:
@@ -46,8 +47,7 @@ class SilentRules:
             self._see_forward(frame)
         elif frame.phase is Phase.BACKWARD:
             self._gradients.see(frame)
-            for warning in underflowed_gradients(frame, self._finfo):
-                self.add(warning)
+            self._see_backward(frame)
 
     def end_batch(self) -> None:
         """Apply the rules that need the whole backward."""
@@ -58,6 +58,15 @@ class SilentRules:
     def add(self, warning: SilentWarning) -> None:
         """Keep a warning, once for each kind and place."""
         self._kept.setdefault((warning.kind, warning.module, warning.role, warning.key), warning)
+
+    def _see_backward(self, frame: Frame) -> None:
+        for warning in zero_gradients(frame, self._finfo):
+            self.add(warning)
+        if self._subnormal_batch != frame.batch:
+            subnormal = subnormal_gradient(frame, self._finfo)
+            if subnormal is not None:  # the gradients behind it come from it: the first of a batch tells
+                self._subnormal_batch = frame.batch
+                self.add(subnormal)
 
     def _see_forward(self, frame: Frame) -> None:
         for record in frame.records:
@@ -124,29 +133,36 @@ def zeroed_output(frame: Frame, record: TensorRecord, finfo: dict[str, DtypeLimi
             yield _warning("underflow", frame, record, text, input_abs_max=largest)
 
 
-def underflowed_gradients(frame: Frame, finfo: dict[str, DtypeLimits]) -> Iterator[SilentWarning]:
-    """A gradient that is zero, or wholly subnormal, though what it came from was not zero.
+def zero_gradients(frame: Frame, finfo: dict[str, DtypeLimits]) -> Iterator[SilentWarning]:
+    """A grad_input that is zero though the grad_output it came from was not, and lay near the bottom of its dtype.
 
-    Numbers: abs_max of the gradient and of the grad_output it came from, and the dtype's smallest normal
-    number. A zero gradient counts only where the grad_output was itself near the bottom of its dtype: a ReLU
-    whose units are all inactive has a zero gradient by right.
+    Numbers: abs_max of that grad_output, and the dtype's smallest normal number, below which it lies. A ReLU whose
+    units are all inactive has a zero gradient by right, so a larger grad_output proves nothing.
     """
-    source = max((r.statistics.abs_max or 0.0 for r in frame.records if r.role is Role.GRAD_OUTPUT), default=None)
+    source = max((r.statistics.abs_max or 0.0 for r in frame.records if r.role is Role.GRAD_OUTPUT), default=0.0)
     for record in frame.records:
         limits = finfo.get(record.layout.dtype)
-        largest = record.statistics.abs_max
-        if limits is None or largest is None or record.statistics.flagged:
+        if limits is None or record.role is not Role.GRAD_INPUT or record.statistics.abs_max != 0.0:
             continue
-        if 0.0 < largest < limits.smallest_normal:
-            text = f"{record.role.value} of {_name(frame)} is wholly subnormal in {record.layout.dtype}"
-            text += f": abs max {largest:.2g}"
-            yield _warning("underflow", frame, record, text, abs_max=largest, smallest_normal=limits.smallest_normal)
-        elif largest == 0.0 and record.role is Role.GRAD_INPUT and source and source < limits.smallest_normal:
+        if 0.0 < source < limits.smallest_normal:
             text = (
                 f"{record.role.value} of {_name(frame)} is all zero in {record.layout.dtype}, though grad_output "
                 f"was not: {source:.2g}, below the smallest normal number {limits.smallest_normal:.2g}"
             )
             yield _warning("underflow", frame, record, text, grad_output_abs_max=source)
+
+
+def subnormal_gradient(frame: Frame, finfo: dict[str, DtypeLimits]) -> SilentWarning | None:
+    """A gradient all of whose elements are subnormal or zero. Numbers: its abs_max, and the smallest normal number."""
+    for record in frame.records:
+        limits = finfo.get(record.layout.dtype)
+        largest = record.statistics.abs_max
+        if limits is None or largest is None or not 0.0 < largest < limits.smallest_normal:
+            continue
+        text = f"{record.role.value} of {_name(frame)} is wholly subnormal in {record.layout.dtype}"
+        text += f": abs max {largest:.2g}"
+        return _warning("underflow", frame, record, text, abs_max=largest, smallest_normal=limits.smallest_normal)
+    return None
 
 
 def _trend(before: tuple[int, float] | None, batch: int, largest: float, limit: float) -> str:
