@@ -35,15 +35,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def run_recorded(script: Path, watch: FirstTrainedModule) -> int:
-    """Run a script as `__main__` under `watch`, and turn how it ended into an exit code."""
+    """Run a script as `__main__` under `watch`, turn how it ended into an exit code, and say where the run is."""
+    try:
+        code = _code_of(script, watch)
+    except OverflowDetected as overflow:  # its message says where the dump is
+        print(overflow, file=sys.stderr)
+        return FAILED
+    watch.say_what_was_recorded()
+    return code
+
+
+def _code_of(script: Path, watch: FirstTrainedModule) -> int:
     try:
         with watch:
             runpy.run_path(str(script), run_name="__main__")
+    except OverflowDetected:
+        raise
     except SystemExit as stop:
         return _exit_code(stop.code)
-    except OverflowDetected as overflow:
-        print(overflow, file=sys.stderr)
-        return FAILED
     except ConfigurationError as error:
         return _refuse(str(error))
     except KeyboardInterrupt:
@@ -51,8 +60,6 @@ def run_recorded(script: Path, watch: FirstTrainedModule) -> int:
     except BaseException as error:
         traceback.print_exception(type(error), error, _from_script_on(error.__traceback__, script))
         return FAILED
-    finally:
-        watch.say_what_was_recorded()
     return 0
 
 
