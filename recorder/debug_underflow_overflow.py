@@ -21,6 +21,8 @@ from recorder.settings import checked_settings
 from recorder.stats import measure
 from recorder.text import abs_min_max_text, extended_report
 
+_ITS_NAMES = {"trace_batches": "trace_batch_nums", "abort_after_batch": "abort_after_batch_num"}
+
 
 class DebugOption(str, Enum):
     """Values of a trainer's `debug` argument."""
@@ -73,13 +75,16 @@ class DebugUnderflowOverflow:
     ) -> None:
         if isinstance(max_frames_to_save, bool) or not isinstance(max_frames_to_save, int) or max_frames_to_save < 1:
             raise ConfigurationError("max_frames_to_save", f"expected 1 or more, got {max_frames_to_save!r}")
-        settings = checked_settings(
-            "runs" if log_dir is None else log_dir,
-            trace_batches=trace_batch_nums or (),
-            abort_after_batch=abort_after_batch_num,
-            phases=(Phase.FORWARD.value,),
-            check="frame",
-        )
+        try:
+            settings = checked_settings(
+                "runs" if log_dir is None else log_dir,
+                trace_batches=trace_batch_nums or (),
+                abort_after_batch=abort_after_batch_num,
+                phases=(Phase.FORWARD.value,),
+                check="frame",
+            )
+        except ConfigurationError as error:
+            raise ConfigurationError(_ITS_NAMES.get(error.argument, error.argument), error.problem) from None
         settings = replace(
             settings,
             scan_weights=False,

@@ -19,6 +19,7 @@ class ConfigurationError(RecorderError, ValueError):
     def __init__(self, argument: str, problem: str) -> None:
         super().__init__(f"{argument}: {problem}")
         self.argument = argument
+        self.problem = problem
 
 
 class OverflowDetected(RecorderError, ValueError):

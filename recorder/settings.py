@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,11 +135,26 @@ def check_optimizer(optimizer: object, model: nn.Module) -> tuple[torch.optim.Op
 
 def check_scaler(scaler: object) -> Any:
     """A gradient scaler: anything with get_scale, step and update, as torch.amp.GradScaler and its kin have."""
-    if scaler is not None and not all(
-        callable(getattr(scaler, name, None)) for name in ("get_scale", "step", "update")
-    ):
+    methods = ("get_scale", "step", "update")
+    is_scaler = not isinstance(scaler, type) and all(callable(getattr(scaler, name, None)) for name in methods)
+    if scaler is not None and not is_scaler:
         raise ConfigurationError("scaler", f"expected a torch.amp.GradScaler, got {type(scaler).__name__}")
     return scaler
+
+
+def warn_of_unmatched(settings: Settings, modules: Sequence[str]) -> None:
+    """Warn of each pattern that matches no module: a misspelt one would be silent for ever."""
+    matched = {pattern.text: any(map(pattern.matches_module, modules)) for pattern in settings.expected}
+    globs = {"include": settings.include or (), "exclude": settings.exclude}
+    unmatched = [("expected", text) for text, is_matched in matched.items() if not is_matched]
+    for argument, patterns in globs.items():
+        unmatched += [(argument, pattern) for pattern in patterns if not _matches_any(pattern, modules)]
+    for argument, pattern in unmatched:
+        warnings.warn(f"{argument}: {pattern!r} matches no module of the model", RuntimeWarning, stacklevel=4)
+
+
+def _matches_any(pattern: str, modules: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(module, pattern) for module in modules)
 
 
 def _checked_log_dir(log_dir: str | os.PathLike[str]) -> Path:
@@ -193,7 +210,7 @@ def _checked_action(action: OverflowAction) -> OverflowAction:
 
 def _checked_phases(phases: Sequence[str]) -> tuple[Phase, ...]:
     known = [phase.value for phase in Phase]
-    names = (phases,) if isinstance(phases, str) else tuple(phases)
+    names = _several("phases", phases)
     for name in names:
         if name not in known:
             raise ConfigurationError("phases", f"unknown phase {name!r}; phases are {', '.join(known)}")
@@ -203,11 +220,19 @@ def _checked_phases(phases: Sequence[str]) -> tuple[Phase, ...]:
 
 
 def _checked_globs(argument: str, patterns: Sequence[str]) -> tuple[str, ...]:
-    several = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    several = _several(argument, patterns)
     for pattern in several:
         if not isinstance(pattern, str):
             raise ConfigurationError(argument, f"expected patterns as text, got {pattern!r}")
     return several
+
+
+def _several(argument: str, texts: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(texts, str):
+        return (texts,)
+    if not isinstance(texts, Iterable):
+        raise ConfigurationError(argument, f"expected text, or several, got {texts!r}")
+    return tuple(texts)
 
 
 def _checked_ring_records(records: int) -> int:
