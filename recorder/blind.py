@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from types import FrameType
 
 from torch import nn
 
+from recorder.frames import OpenFrame
 from recorder.hooks import HookedModel
 from recorder.modules import ModulePlan
 from recorder.schema import Phase, SilentWarning
@@ -13,14 +16,11 @@ from recorder.schema import Phase, SilentWarning
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 """Their children are often called one by one, and they themselves not at all."""
 
-_BORROWED = frozenset({"NonDynamicallyQuantizableLinear"})
-"""nn.MultiheadAttention uses the weight of its out_proj and never calls it."""
+_BORROWED = frozenset({"NonDynamicallyQuantizableLinear", "Embedding"})
+"""Classes whose weight is often used as such: nn.MultiheadAttention never calls its out_proj, and a table of
+relative positions is often read as a whole."""
 
 WAY_OUT = "call the module itself instead of its forward, and compile after attaching the recorder"
-
-
-FIRST_BATCHES = 3
-"""A module that is bypassed is so from the start: later batches need not be looked through."""
 
 
 class BlindSpots:
@@ -30,10 +30,19 @@ class BlindSpots:
         self._hooked = hooked
         self._add = add
 
-    def end_forward(self, batch: int) -> None:
-        if batch < FIRST_BATCHES:
-            for warning in bypassed(self._hooked.items(), batch):
-                self._add(warning)
+    def entered(self, owner: OpenFrame) -> None:
+        """A module was called: the modules around it should have been called before."""
+        parent = owner.parent
+        skipped = _between(parent.path if parent is not None else None, owner.path)
+        if not skipped:
+            return
+        called = _around(owner)
+        for path, module, plan in self._hooked.items():
+            if path not in skipped or any(module is one for one in called) or isinstance(module, _CONTAINERS):
+                continue
+            if runs_forward(module):
+                text = f"{_name(path, plan)} ran without its hooks; modules inside it were called"
+                self._add(_warning(path, owner.batch, Phase.FORWARD, text))
 
     def got_gradient(self, path: str, name: str, module: nn.Module, plan: ModulePlan, batch: int) -> None:
         """A parameter of a module that was not called got a gradient. A tied one may have been used elsewhere."""
@@ -51,29 +60,36 @@ class BlindSpots:
             self._add(never_called(0))
 
 
-def bypassed(modules: list[tuple[str, nn.Module, ModulePlan]], batch: int) -> list[SilentWarning]:
-    """A module that has a forward and was not called in this batch, though a module directly inside it was."""
-    called_inside = _nearest_owners(modules)
-    return [
-        _warning(
-            path, batch, Phase.FORWARD, f"{_name(path, plan)} ran without its hooks; modules inside it were called"
-        )
-        for path, module, plan in modules
-        if path in called_inside and not plan.calls and not isinstance(module, _CONTAINERS) and _has_forward(module)
-    ]
+def _between(running: str | None, path: str) -> set[str]:
+    """The modules inside the running one (None: nothing runs) that hold this path."""
+    around = set()
+    while path and path != running:
+        path = path.rpartition(".")[0]
+        if path != running:
+            around.add(path)
+    return around
 
 
-def _nearest_owners(modules: list[tuple[str, nn.Module, ModulePlan]]) -> set[str]:
-    """The modules that are no mere containers and that directly hold a module which was called."""
-    containers = {path for path, module, _ in modules if isinstance(module, _CONTAINERS) or not _has_forward(module)}
-    owners = set()
-    for path, _, plan in modules:
-        if path in plan.calls:
-            owner = path.rpartition(".")[0]
-            while owner and owner in containers:
-                owner = owner.rpartition(".")[0]
-            owners.add(owner)
-    return owners
+def _around(owner: OpenFrame) -> list[nn.Module]:
+    """The modules whose calls this one is part of."""
+    modules = []
+    parent = owner.parent
+    while parent is not None:
+        modules.append(parent.module)
+        parent = parent.parent
+    return modules
+
+
+def runs_forward(module: nn.Module) -> bool:
+    """Whether this thread is inside the module's forward. One whose children its parent calls by itself is not run."""
+    forward = getattr(module.forward, "__func__", module.forward)
+    code = getattr(forward, "__code__", None)
+    running: FrameType | None = sys._getframe()
+    while running is not None:
+        if running.f_code is code and running.f_locals.get("self", module) is module:
+            return True
+        running = running.f_back
+    return False
 
 
 def used_uncalled(path: str, module: nn.Module, plan: ModulePlan, batch: int) -> SilentWarning | None:

@@ -25,10 +25,16 @@ from recorder.weights import Weights, has_weights, own_parameters
 _POSITIONS = tuple(str(position) for position in range(256))
 
 
+_FIRST_BATCHES = 3
+"""A module that runs without its hooks does so from the start: later calls need not be looked at."""
+
+
 class BatchObserver(Protocol):
     """Who is told where batches begin and end."""
 
     def begin_batch(self, training: bool) -> None: ...
+
+    def entered(self, owner: OpenFrame) -> None: ...
 
     def end_forward(self, owner: OpenFrame, output: Any) -> None: ...
 
@@ -82,6 +88,8 @@ class Capture:
             self.stack.reset()
             self._observer.begin_batch(module.training)
         owner = self._open(plan, module, recompute)
+        if owner.batch < _FIRST_BATCHES and not recompute:
+            self._observer.entered(owner)
         if self._clock.recording and plan.recorded:
             if gradients and self._gradients is not None:
                 owner.backward = self._gradients.open(owner)

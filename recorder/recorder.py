@@ -270,6 +270,10 @@ class Recorder:
             self._capture.scan_weights(self._hooked.items(), training)
             self.act_on_findings()
 
+    def entered(self, owner: OpenFrame) -> None:
+        """A module was called in one of the first batches."""
+        self._blind.entered(owner)
+
     def end_forward(self, owner: OpenFrame, output: Any) -> None:
         """A forward call of the root has returned."""
         if self._gradients is not None:
@@ -280,7 +284,6 @@ class Recorder:
         self.act_on_findings()
         self._facts.end_forward(output)
         self._response.end_forward()
-        self._blind.end_forward(self._clock.batch)
         if self._settings.phases == (Phase.FORWARD,) or not requires_grad(output):
             self._end_trace()
         limit = self._settings.abort_after_batch
