@@ -11,22 +11,26 @@ import numpy as np
 import numpy.typing as npt
 
 from recorder.encoding import (
+    BODY_OFFSET,
     EXPECTED,
     FLOATS,
-    NUM_STATISTICS,
     ORIGIN,
     ORIGIN_ROLES,
     RECOMPUTE,
     SLOT,
+    SLOT_SIZE,
     TRAINING,
     Slots,
 )
 from recorder.names import NameLog
-from recorder.records import Frame, Statistics, TensorRecord
+from recorder.records import Frame, Statistics
 from recorder.schema import Role
 
-_NUM_FIELDS = len(TensorRecord._fields)
 _SITE_FIELDS = slice(5, 9)  # phase, module, module_class and depth of a Frame
+_TRAINING, _RECOMPUTE, _RECORDS, _ORIGIN = range(9, 13)
+_FRAME = np.dtype([(name, SLOT[name]) for name in ("batch", "seq", "t_ns", "step", "call", "site")])
+_FRAME_BYTES = np.dtype(f"V{_FRAME.itemsize}")
+_FRAME_PART = np.dtype({"names": ["frame"], "formats": [_FRAME_BYTES], "offsets": [BODY_OFFSET], "itemsize": SLOT_SIZE})
 _Ids = npt.NDArray[np.uint32]
 
 
@@ -39,7 +43,7 @@ class BulkEncoder:
 
     def __init__(self, names: NameLog) -> None:
         self._names = names
-        self._last_places: tuple[list[Any], list[Any], list[Any]] = ([], [], [])
+        self._last_places: tuple[tuple[Any, ...], ...] = ()
         self._place_ids = _ids([])
         self._last_sites: list[tuple[Any, ...]] = []
         self._site_ids = _ids([])
@@ -51,29 +55,29 @@ class BulkEncoder:
             RecorderError: a new name did not fit on the disk.
         """
         columns = list(zip(*frames, strict=True))
-        fields = list(chain.from_iterable(chain.from_iterable(columns[11])))
-        roles, keys, layouts, statistics, expected = (fields[i::_NUM_FIELDS] for i in range(_NUM_FIELDS))
-        slots: Slots = np.zeros(len(roles), SLOT)
-        if not roles:
+        records = list(chain.from_iterable(columns[_RECORDS]))
+        slots: Slots = np.zeros(len(records), SLOT)
+        if not records:
             return slots
-        counts = np.fromiter(map(len, columns[11]), np.int64, len(frames))
-        self._fill_frames(slots, columns, counts)
+        roles, keys, layouts, statistics, expected = zip(*records, strict=True)
+        counts = np.fromiter(map(len, columns[_RECORDS]), np.int64, len(frames))
+        slots.view(_FRAME_PART)["frame"] = np.repeat(self._frames(columns).view(_FRAME_BYTES), counts)
         slots["place"] = self._places(roles, keys, layouts)
+        slots["flags"] = np.repeat(_flags(columns), counts)
         _fill_statistics(slots, statistics)
         if any(expected):
-            slots["flags"] |= np.where(np.fromiter(expected, np.bool_, len(expected)), np.uint32(EXPECTED), 0)
-        if any(columns[12]):
-            _mark_origins(slots, np.repeat(np.array(columns[12], np.bool_), counts), roles)
+            slots["flags"] |= np.array(expected, np.bool_) * np.uint32(EXPECTED)
+        if any(columns[_ORIGIN]):
+            _mark_origins(slots, np.repeat(np.array(columns[_ORIGIN], np.bool_), counts), roles)
         return slots
 
-    def _fill_frames(self, slots: Slots, columns: list[tuple[Any, ...]], counts: npt.NDArray[np.int64]) -> None:
-        for index, name in ((0, "batch"), (1, "step"), (2, "seq"), (3, "call"), (4, "t_ns")):
-            slots[name] = np.repeat(_packed(columns[index], "q"), counts)
-        flags = np.array(columns[9], np.bool_) * np.uint32(TRAINING) | np.array(columns[10], np.bool_) * np.uint32(
-            RECOMPUTE
-        )
-        slots["flags"] = np.repeat(flags, counts)
-        slots["site"] = np.repeat(self._sites(columns[_SITE_FIELDS]), counts)
+    def _frames(self, columns: list[tuple[Any, ...]]) -> npt.NDArray[np.void]:
+        """The part of a slot that all records of a frame share. Shape (frames,)."""
+        frames = np.empty(len(columns[0]), _FRAME)
+        for name, values in zip(("batch", "step", "seq", "call", "t_ns"), columns, strict=False):
+            frames[name] = _packed(values, "q")
+        frames["site"] = self._sites(columns[_SITE_FIELDS])
+        return frames
 
     def _sites(self, columns: list[tuple[Any, ...]]) -> _Ids:
         if columns != self._last_sites:
@@ -82,11 +86,11 @@ class BulkEncoder:
             self._last_sites, self._site_ids = columns, _ids(ids)
         return self._site_ids
 
-    def _places(self, *columns: list[Any]) -> _Ids:
+    def _places(self, *columns: tuple[Any, ...]) -> _Ids:
         if columns != self._last_places:
             get, add = self._names.place_ids.get, self._names.add_place
             ids = [_known(get(place), add, place) for place in zip(*columns, strict=True)]
-            self._last_places, self._place_ids = columns, _ids(ids)  # type: ignore[assignment]
+            self._last_places, self._place_ids = columns, _ids(ids)
         return self._place_ids
 
 
@@ -103,17 +107,22 @@ def _packed(values: Sequence[Any], kind: str) -> npt.NDArray[Any]:
     return np.frombuffer(struct.pack(f"<{len(values)}{kind}", *values), "<f8" if kind == "d" else "<i8")
 
 
-def _fill_statistics(slots: Slots, statistics: list[Statistics]) -> None:
-    numbers: list[float | None] = list(chain.from_iterable(statistics))
-    for bit, name in enumerate(Statistics._fields):
-        values = numbers[bit::NUM_STATISTICS]
+def _flags(columns: list[tuple[Any, ...]]) -> _Ids:
+    training, recompute = np.array(columns[_TRAINING], np.bool_), np.array(columns[_RECOMPUTE], np.bool_)
+    return training * np.uint32(TRAINING) | recompute * np.uint32(RECOMPUTE)
+
+
+def _fill_statistics(slots: Slots, statistics: tuple[Statistics, ...]) -> None:
+    nulls = 0
+    for bit, (name, values) in enumerate(zip(Statistics._fields, zip(*statistics, strict=True), strict=True)):
         if values[0] is None and values.count(None) == len(values):
-            slots["flags"] |= np.uint32(1 << bit)
+            nulls |= 1 << bit
         elif values[0] != 0 or values.count(0) < len(values):
             _fill_statistic(slots, name, bit, values)
+    slots["flags"] |= np.uint32(nulls)
 
 
-def _fill_statistic(slots: Slots, name: str, bit: int, values: list[float | None]) -> None:
+def _fill_statistic(slots: Slots, name: str, bit: int, values: tuple[float | None, ...]) -> None:
     kind = "d" if name in FLOATS else "q"
     try:
         slots[name] = _packed(values, kind)
@@ -123,7 +132,7 @@ def _fill_statistic(slots: Slots, name: str, bit: int, values: list[float | None
         slots["flags"] |= is_null << np.uint32(bit)
 
 
-def _mark_origins(slots: Slots, in_origin: npt.NDArray[np.bool_], roles: list[Role]) -> None:
+def _mark_origins(slots: Slots, in_origin: npt.NDArray[np.bool_], roles: tuple[Role, ...]) -> None:
     is_made = np.fromiter((role in ORIGIN_ROLES for role in roles), np.bool_, len(roles))
     flagged = (slots["num_nan"] != 0) | (slots["num_posinf"] != 0) | (slots["num_neginf"] != 0)
     unexpected = (slots["flags"] & EXPECTED) == 0

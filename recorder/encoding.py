@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
-from recorder.names import Names
 from recorder.records import Statistics
-from recorder.schema import DUMP_SCHEMA, Role
+from recorder.schema import Role
 
 Slots = npt.NDArray[np.void]
 """Shape (n,), dtype SLOT."""
@@ -41,6 +36,9 @@ SLOT = np.dtype(
 )
 SLOT_SIZE = SLOT.itemsize
 WORDS_PER_SLOT = SLOT_SIZE // 8
+PART = 4096
+"""Slots that are worked on at a time: so many, and what is made of them, stay in a cache."""
+
 BODY_OFFSET, OWN_OFFSET = 12, 48
 
 # The flags: one bit for each statistic that is null, in the order of Statistics, then the booleans.
@@ -66,86 +64,13 @@ _WORD_WEIGHTS = np.array(
 
 
 def checksums(slots: Slots) -> npt.NDArray[np.uint32]:
-    """The checksum that each slot should have, shape (n,). Sums stay below 2**53, so float64 is exact."""
+    """The checksum that each slot should have, shape (n,)."""
+    parts = (_checksums(slots[start : start + PART]) for start in range(0, len(slots), PART))
+    return np.concatenate([*parts, np.empty(0, np.uint32)])
+
+
+def _checksums(slots: Slots) -> npt.NDArray[np.uint32]:
     body = slots.view(np.uint8).reshape(-1, SLOT_SIZE)[:, BODY_OFFSET:].view("<u2")
-    sums = (body.astype(np.float64) @ _WORD_WEIGHTS).astype(np.int64)
+    sums = (body.astype(np.float64) @ _WORD_WEIGHTS).astype(np.int64)  # below 2**53, so float64 is exact
     mixed = (slots["position"] % CHECKSUM_PRIME).astype(np.int64) * POSITION_WEIGHT
     return ((sums + mixed) % CHECKSUM_PRIME).astype(np.uint32)
-
-
-def table_of(slots: Slots, names: Names, rank: int) -> pa.Table:
-    """The slots, in their order, as rows of DUMP_SCHEMA."""
-    columns = {**_numbers(slots), **_booleans(slots), **_texts(slots, names)}
-    columns["rank"] = pa.array(np.full(len(slots), rank, np.int32))
-    return pa.Table.from_arrays([columns[name] for name in DUMP_SCHEMA.names], schema=DUMP_SCHEMA)
-
-
-def _numbers(slots: Slots) -> dict[str, pa.Array]:
-    plain = {name: _integers(slots[name], name) for name in ("batch", "step", "seq", "call", "t_ns")}
-    statistics = {
-        name: pa.array(np.ascontiguousarray(slots[name]), mask=(slots["flags"] & (1 << bit)) != 0)
-        for bit, name in enumerate(Statistics._fields)
-    }
-    return {**plain, **statistics}
-
-
-def _integers(values: npt.NDArray[Any], name: str) -> pa.Array:
-    return pa.array(values.astype(DUMP_SCHEMA.field(name).type.to_pandas_dtype()))
-
-
-def _booleans(slots: Slots) -> dict[str, pa.Array]:
-    flags = slots["flags"]
-    nan, posinf, neginf = (_known_positive(slots, name) for name in ("num_nan", "num_posinf", "num_neginf"))
-    inf_null = _is_null(slots, "num_posinf") | _is_null(slots, "num_neginf")
-    return {
-        "training": pa.array((flags & TRAINING) != 0),
-        "recompute": pa.array((flags & RECOMPUTE) != 0),
-        "expected": pa.array((flags & EXPECTED) != 0),
-        "origin": pa.array((flags & ORIGIN) != 0),
-        "has_nan": pa.array(nan, mask=_is_null(slots, "num_nan")),
-        "has_inf": pa.array(posinf | neginf, mask=inf_null),
-        "flagged": pa.array(nan | posinf | neginf),
-    }
-
-
-def _is_null(slots: Slots, name: str) -> npt.NDArray[np.bool_]:
-    is_null: npt.NDArray[np.bool_] = (slots["flags"] & (1 << Statistics._fields.index(name))) != 0
-    return is_null
-
-
-def _known_positive(slots: Slots, name: str) -> npt.NDArray[np.bool_]:
-    positive: npt.NDArray[np.bool_] = (slots[name] != 0) & ~_is_null(slots, name)
-    return positive
-
-
-def _texts(slots: Slots, names: Names) -> dict[str, pa.Array]:
-    sites, site_rows = _used(slots["site"], names.sites)
-    places, place_rows = _used(slots["place"], names.places)
-    columns = {name: _text(_column(sites, name), site_rows) for name in ("phase", "module", "module_class")}
-    columns["depth"] = _lookup(_column(sites, "depth"), site_rows, pa.int16())
-    for name in ("role", "key", "dtype", "shape", "device"):
-        columns[name] = _text(_column(places, name), place_rows)
-    columns["numel"] = _lookup(_column(places, "numel"), place_rows, pa.int64())
-    return columns
-
-
-def _used(ids: npt.NDArray[np.uint32], values: Sequence[Any]) -> tuple[list[Any], npt.NDArray[np.int64]]:
-    """Those values that occur, and for each slot the index of its own among them."""
-    used = np.flatnonzero(np.bincount(ids, minlength=len(values)))
-    index = np.zeros(len(values), np.int64)
-    index[used] = np.arange(len(used))
-    return [values[i] for i in used.tolist()], index[ids]
-
-
-def _column(rows: Sequence[Any], name: str) -> list[Any]:
-    return [getattr(row, name) for row in rows]
-
-
-def _text(values: list[str | None], rows: npt.NDArray[np.int64]) -> pa.Array:
-    distinct: dict[str, int] = {}
-    codes = pa.array([None if v is None else distinct.setdefault(v, len(distinct)) for v in values], pa.int32())
-    return pa.DictionaryArray.from_arrays(codes.take(pa.array(rows)), pa.array(list(distinct), pa.string()))
-
-
-def _lookup(values: list[int | None], rows: npt.NDArray[np.int64], kind: pa.DataType) -> pa.Array:
-    return pa.array(values, kind).take(pa.array(rows))

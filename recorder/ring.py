@@ -32,7 +32,6 @@ from recorder.encoding import (
     WORDS_PER_SLOT,
     Slots,
     checksums,
-    table_of,
 )
 from recorder.errors import RecorderError
 from recorder.names import NameLog
@@ -40,6 +39,7 @@ from recorder.records import Frame, Statistics
 from recorder.ring_file import HEADER_SIZE, Header, RingState, create_file, write_at, write_pulse
 from recorder.scanning import RingContents, scan
 from recorder.schema import Role, RunInfo
+from recorder.slot_table import table_of
 
 __all__ = ["Ring", "RingContents", "RingState", "scan"]
 
@@ -159,8 +159,9 @@ class Ring:
     def table(self, since: int = 0) -> pa.Table:
         """The records from position `since` on that are still in the ring, oldest first."""
         first = min(max(since, self._position - self.capacity, 0), self._position)
-        wanted = np.arange(first, self._position) % self.capacity
-        return table_of(self._slots[wanted], self._names.names, self._rank)
+        start, count = first % self.capacity, self._position - first
+        pieces = (self._slots[start : start + count], self._slots[: max(0, start + count - self.capacity)])
+        return table_of(pieces, self._names.names, self._rank)
 
     def set_info(self, info: RunInfo) -> None:
         """Keep the run's metadata, for whoever reads the ring; a later call replaces it.

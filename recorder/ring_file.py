@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -118,7 +119,7 @@ def _write_header(file: int, header: Header) -> None:
     page += _PULSE.pack(time.time_ns(), 0, RingState.OPEN)
     page += _IDENTITY.pack(len(identity), zlib.crc32(identity)) + identity
     if len(page) > HEADER_SIZE:
-        raise OSError(36, "the run's id is too long")
+        raise OSError(errno.ENAMETOOLONG, "the run's id is too long")
     write_at(file, len(_MAGIC), page[len(_MAGIC) :])
     write_at(file, 0, _MAGIC)  # last: a ring whose maker died before this is no ring
 
@@ -168,9 +169,15 @@ def _open_new(path: Path) -> tuple[Path, int]:
 
 
 def _allocate(file: int, size: int) -> None:
-    if hasattr(os, "posix_fallocate"):
+    try:
         os.posix_fallocate(file, 0, size)
-        return
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+            raise
+        _write_zeros(file, size)  # macOS, Windows, and file systems that cannot set blocks aside
+
+
+def _write_zeros(file: int, size: int) -> None:
     for offset in range(0, size, 1 << 20):
         write_at(file, offset, bytes(min(1 << 20, size - offset)))
 

@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recorder.encoding import WORDS_PER_SLOT, Slots, checksums, table_of
+from recorder.encoding import WORDS_PER_SLOT, Slots, checksums
 from recorder.inspection import damaged, info_from_json
 from recorder.names import Names, parse
 from recorder.processes import is_alive
 from recorder.ring_file import RingState, read_file
 from recorder.schema import RunInfo
+from recorder.slot_table import table_of
 
 
 class RingContents(NamedTuple):
@@ -76,6 +77,6 @@ def _is_used(slots: Slots) -> npt.NDArray[np.bool_]:
 
 def _table(path: Path, slots: Slots, names: Names, rank: int) -> pa.Table:
     try:
-        return table_of(slots, names, rank)
+        return table_of([slots], names, rank)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise damaged(path, error) from None
