@@ -259,6 +259,7 @@ class Recorder:
         if self._hooked.refresh():
             self._ring.set_info(self._info())
         self._hooked.begin_batch()
+        self._blind.begin_batch()
         if self._gradients is not None:
             self._gradients.watch_parameters(self._hooked.items())
         self._meter.forget()
@@ -276,6 +277,7 @@ class Recorder:
 
     def end_forward(self, owner: OpenFrame, output: Any) -> None:
         """A forward call of the root has returned."""
+        self._blind.end_forward(self._clock.batch)
         if self._gradients is not None:
             self._gradients.end_forward(self._hooked.items())
         if self._clock.recording and self._settings.scan_weights:
@@ -362,6 +364,7 @@ class Recorder:
 
     def _detach(self) -> None:
         self._hooked.detach()
+        self._blind.detach()
         if self._compiled:
             recompile()
         self._scaling.forget()
