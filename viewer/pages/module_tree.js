@@ -51,7 +51,7 @@ export default function ({ data, parentElement, setTriggerValue }) {
     if (hasChildren[i]) line.setAttribute("aria-expanded", isOpen(i));
     const caret = element("button", "caret" + (hasChildren[i] ? "" : " leaf"), isOpen(i) ? "▼" : "▶");
     caret.tabIndex = -1;
-    caret.setAttribute("aria-label", isOpen(i) ? "close" : "open");
+    caret.setAttribute("aria-hidden", true); // the row says whether it is open, and arrow keys open it
     caret.onclick = (event) => { event.stopPropagation(); toggle(i); };
     line.append(caret, element("span", "label", label), element("span", "kind", kind), rest(flagged, headroom));
     line.onclick = () => choose(i);

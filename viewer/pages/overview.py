@@ -7,13 +7,14 @@ from dataclasses import replace
 import streamlit as st
 
 from recorder.errors import DumpError
-from recorder.schema import RunInfo, TriggerKind
+from recorder.schema import RunInfo, SilentWarning, TriggerKind
 from viewer import markup
 from viewer.chart_style import METRIC_WORDS
 from viewer.charts import depth_figure
 from viewer.facts import all_facts, key_facts, started_text
 from viewer.pages import frame_panel, heading, session
 from viewer.picture import Picture, picture
+from viewer.report import build_report
 from viewer.report_text import place_text
 from viewer.runs import Run
 from viewer.sources import Source
@@ -60,10 +61,10 @@ def _top(run: Run, loaded: session.Loaded) -> None:
 
 
 def _without_records(run: Run) -> None:
-    info = run.info or RunInfo(run.run_id)
-    st.html(markup.heading(run.run_id, "no dump", "plain", [started_text(info)]))
-    st.html(markup.verdict_box(("This run has written no dump: nothing overflowed and nothing was traced.",), "good"))
-    _warnings(info)
+    report = build_report(run)
+    st.html(markup.heading(run.run_id, "no dump", "plain", [started_text(report.info)]))
+    st.html(markup.verdict_box(report.lines, "caution" if report.warnings else "good"))
+    _warnings(report.warnings)
 
 
 def _picture(loaded: session.Loaded) -> None:
@@ -129,7 +130,7 @@ def _strips(loaded: session.Loaded) -> None:
 
 
 def _more(loaded: session.Loaded) -> None:
-    _warnings(loaded.info)
+    _warnings(loaded.info.warnings)
     if loaded.info.suppressed:
         rows = [(f"{s.count:,}", place_text(s.module, s.role, s.key), s.rule) for s in loaded.info.suppressed]
         with st.expander(f"Non-finite but expected ({len(rows)})"):
@@ -138,9 +139,9 @@ def _more(loaded: session.Loaded) -> None:
         st.html(markup.fact_list(all_facts(loaded.records, loaded.info)))
 
 
-def _warnings(info: RunInfo) -> None:
-    if not info.warnings:
+def _warnings(warnings: tuple[SilentWarning, ...]) -> None:
+    if not warnings:
         return
-    rows = [(w.kind, str(w.batch), w.phase, place_text(w.module, w.role, w.key), w.text) for w in info.warnings]
+    rows = [(w.kind, str(w.batch), w.phase, place_text(w.module, w.role, w.key), w.text) for w in warnings]
     with st.expander(f"Warnings ({len(rows)})", expanded=len(rows) <= 8):
         st.html(markup.table(("kind", "batch", "phase", "place", "what"), rows[:500], frozenset({1})))
