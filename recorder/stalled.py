@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from recorder.optimizer_steps import parameters_of
-from recorder.stats import measure
 
 FIRST_STEPS = 3
 THEN_EVERY = 100
@@ -51,15 +52,32 @@ class StallCheck:
 
 def _checksums(optimizer: torch.optim.Optimizer) -> dict[int, int]:
     """Sum of the bit patterns of each parameter that has a gradient; one host read a device."""
-    held = [p for p in parameters_of(optimizer) if p.grad is not None and type(p) is torch.nn.Parameter and p.numel()]
+    return _read_each(optimizer, lambda parameter: _bits(parameter).sum(dtype=torch.int64))
+
+
+def _gradient_sizes(optimizer: torch.optim.Optimizer) -> dict[int, float]:
+    """abs_max of the gradient of each parameter; one host read a device."""
+    return _read_each(optimizer, lambda parameter: _dense(parameter.grad).abs().amax().float())
+
+
+def _read_each(
+    optimizer: torch.optim.Optimizer, reduce: Callable[[torch.nn.Parameter], torch.Tensor]
+) -> dict[int, Any]:
+    """One number for each plain parameter that has a gradient, by identity of the parameter."""
     by_device: dict[torch.device, list[torch.nn.Parameter]] = {}
-    for parameter in held:
-        by_device.setdefault(parameter.device, []).append(parameter)
-    sums: dict[int, int] = {}
+    for parameter in parameters_of(optimizer):
+        if type(parameter) is torch.nn.Parameter and parameter.grad is not None and parameter.numel():
+            by_device.setdefault(parameter.device, []).append(parameter)
+    numbers: dict[int, Any] = {}
     for parameters in by_device.values():
-        read = torch.stack([_bits(p).sum(dtype=torch.int64) for p in parameters]).tolist()
-        sums.update(zip(map(id, parameters), read, strict=True))
-    return sums
+        read = torch.stack([reduce(parameter) for parameter in parameters]).tolist()
+        numbers.update(zip(map(id, parameters), read, strict=True))
+    return numbers
+
+
+def _dense(gradient: torch.Tensor | None) -> torch.Tensor:
+    assert gradient is not None
+    return gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient
 
 
 def _bits(parameter: torch.Tensor) -> torch.Tensor:
@@ -70,7 +88,7 @@ def _bits(parameter: torch.Tensor) -> torch.Tensor:
 def _stalls(optimizer: torch.optim.Optimizer, unchanged: set[int]) -> list[Stall]:
     if not unchanged:
         return []
-    gradients = {id(p): measure(p.grad).abs_max or 0.0 for p in parameters_of(optimizer) if p.grad is not None}
+    gradients = _gradient_sizes(optimizer)
     noise = max(gradients.values(), default=0.0) * ROUNDING_NOISE
     found = []
     for group in optimizer.param_groups:
