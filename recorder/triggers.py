@@ -35,6 +35,8 @@ class TriggerGate:
         known = self._is_known(trigger, is_origin, lasting)
         self._weights_bad |= lasting
         if known:
+            if _place(trigger) in self._places:  # it is back, and so is what follows from it
+                self._tripped_batch = trigger.batch
             return False
         self._places.add(_place(trigger))
         self._tripped_batch = trigger.batch
