@@ -46,7 +46,9 @@ class BackwardAssembly:
             return self._deliver_parameter(arrival.parameter, arrival.record)
         records = {id(target): self._add(target, arrival.record) for target in arrival.targets}
         culprit = culprit_of(arrival.targets) if arrival.record.statistics.flagged else None
-        frames = [self._close(t.backward) for t in arrival.targets if t.backward.is_complete and not t.backward.emitted]
+        # targets are in forward order, and a gradient goes the other way: out of a call first, then into the one before
+        complete = (t.backward for t in reversed(arrival.targets) if t.backward.is_complete)
+        frames = [self._close(backward) for backward in complete if not backward.emitted]
         if culprit is None:
             return Delivered(frames)
         bad = next((f for f in frames if _is_of(f, culprit)), None)
