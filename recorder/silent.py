@@ -159,7 +159,8 @@ def subnormal_gradient(frame: Frame, finfo: dict[str, DtypeLimits]) -> SilentWar
         largest = record.statistics.abs_max
         if limits is None or largest is None or not 0.0 < largest < limits.smallest_normal:
             continue
-        text = f"{record.role.value} of {_name(frame)} is wholly subnormal in {record.layout.dtype}"
+        tensor = f"{record.role.value} {record.key}".rstrip()
+        text = f"{tensor} of {_name(frame)} is wholly subnormal in {record.layout.dtype}"
         text += f": abs max {largest:.2g}"
         return _warning("underflow", frame, record, text, abs_max=largest, smallest_normal=limits.smallest_normal)
     return None
