@@ -95,7 +95,14 @@ class Capture:
                 owner.backward = self._gradients.open(owner)
             for key, value in inputs:
                 self._add(owner, owner.inputs, Role.INPUT, key, value)
-            self._stream.enter(owner)
+            self._stream.enter(owner, self._bad_weights_around(owner) if owner.flagged else ())
+
+    def _bad_weights_around(self, owner: OpenFrame) -> Sequence[TensorRecord]:
+        """Weights that the module around has written while it ran: what it hands on may be made of them."""
+        parent = owner.parent
+        if parent is None or not parent.plan.recorded:
+            return ()
+        return [record for record in self._weights_of(parent) if record.statistics.flagged]
 
     def _is_nested(self, plan: ModulePlan, module: nn.Module) -> bool:
         """Whether the root calls itself. One that is left on the stack by an exception is no longer running."""

@@ -7,6 +7,7 @@ for the modules inside merely pass it on.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from recorder.frames import OpenFrame
@@ -56,8 +57,11 @@ class Judge:
         bad = _abnormal(frame.records, *_WEIGHTS)
         return frame, Finding(owner, _first_to_go_bad(bad)) if bad else None
 
-    def enter(self, owner: OpenFrame) -> None:
-        """Note the bad inputs of a module call that begins."""
+    def enter(self, owner: OpenFrame, bad_weights_around: Sequence[TensorRecord] = ()) -> None:
+        """Note the bad inputs of a module call that begins, and before them the bad weights of the module around."""
+        for record in bad_weights_around:
+            if owner.parent is not None and not self._rule(owner.parent, record, []):
+                self._suspects.append(_Suspect(owner.parent, record, False))
         for record in owner.inputs:
             if record.statistics.flagged and not self._rule(owner, record, []):
                 self._suspects.append(_Suspect(owner, record, self._is_data(owner, record)))

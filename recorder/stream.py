@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -72,12 +72,12 @@ class FrameStream:
         else:
             self._deliver(event)
 
-    def enter(self, owner: OpenFrame) -> None:
+    def enter(self, owner: OpenFrame, bad_weights_around: Sequence[TensorRecord] = ()) -> None:
         """A module call begins, and its inputs are known."""
         if self._waiting or self._meter.has_rows:
             self._waiting.append(Event(Moment.ENTERED, owner))
         elif owner.flagged:
-            self._judge.enter(owner)
+            self._judge.enter(owner, bad_weights_around)
 
     def exit(self, owner: OpenFrame, frame: Frame) -> None:
         """A module call has ended, and all that it held is known."""
