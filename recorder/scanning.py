@@ -47,8 +47,8 @@ def scan(path: Path | str) -> RingContents:
     header, slots, log = read_file(path)
     names = parse(log)
     good = _is_whole(slots) & (slots["site"] < len(names.sites)) & (slots["place"] < len(names.places))
-    kept = slots[good]
-    kept = kept[np.argsort(kept["position"])]
+    order = np.flatnonzero(good)
+    kept = slots[order[np.argsort(slots["position"][order])]]
     newest = int(kept["position"][-1]) if len(kept) else 0
     evicted = max(0, newest - header.capacity)
     last_sign = max(header.heartbeat, int(kept["t_ns"][-1]) if len(kept) else 0)
