@@ -96,6 +96,7 @@ class StepCapture:
             )  # fmt: skip
 
     def _push_frames(self, optimizer: torch.optim.Optimizer) -> None:
+        self._meter.forget()  # a fused step writes weights and state, and bumps no version
         held = {id(parameter) for parameter in parameters_of(optimizer)}
         for path, module, plan in self._hooked.items():
             if not plan.recorded or path != plan.paths[0]:
