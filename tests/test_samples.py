@@ -14,7 +14,7 @@ from viewer.runs import open_paths
 SAMPLES = Path(__file__).parents[1] / "sample_logs"
 OVERFLOWED = {
     "mt5-fp16-overflow": ("decoder.block.0.layer.2.DenseReluDense.wo", "output", "", "forward", 14),
-    "minilm-fp16-adamw": ("embeddings.word_embeddings", "parameter", "weight", "optimizer", 0),
+    "minilm-fp16-adamw": ("minilm.embeddings.word_embeddings", "parameter", "weight", "optimizer", 0),
 }
 HEALTHY = "minilm-healthy"
 MAX_BYTES, MAX_DUMP_BYTES = 5_000_000, 1_500_000
