@@ -112,9 +112,9 @@ def spread(evidence: Evidence) -> str | None:
 
 
 def _listing(said: str, modules: tuple[str, ...], total: int) -> str:
-    """The first modules by name, no shorter than the line asks for."""
-    for width in (NAME, 40, 28):
-        whole = f"{said}{listed((shortened(name, width) or 'the model' for name in modules), total=total)}."
+    """The first modules by name, whole where the line has room: two whole names say more than three cut ones."""
+    for width, limit in ((NAME, 3), (NAME, 2), (40, 2), (28, 3)):
+        whole = f"{said}{listed((shortened(name, width) or 'the model' for name in modules), limit, total)}."
         if len(whole) <= LINE:
             break
     return whole
