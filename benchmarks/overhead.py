@@ -34,6 +34,7 @@ from recorder import Recorder
 
 BARE, SEED, SAMPLED = "bare", "seed", "every 100th"
 SAMPLE_EVERY = 100
+Clock = Callable[[], float]
 Variant = Callable[[Workload, Path], AbstractContextManager[Any]]
 
 
@@ -90,17 +91,19 @@ VARIANTS: dict[str, Variant] = {
 }
 
 
-def time_of_step(workload: Workload, variant: str, steps: int) -> float:
+def time_of_step(workload: Workload, variant: str, steps: int, clock: Clock) -> float:
     """Median seconds of a step under a variant, after one step to warm up."""
     with tempfile.TemporaryDirectory() as folder, VARIANTS[variant](workload, Path(folder)):
         workload.step()
-        seconds = [_timed(workload.step) for _ in range(max(steps, 3) if variant == SAMPLED else steps)]
+        seconds = [_timed(workload.step, clock) for _ in range(max(steps, 3) if variant == SAMPLED else steps)]
     if variant == SAMPLED:  # the first is recorded, the second writes its dump
         return (seconds[0] + seconds[1] + (SAMPLE_EVERY - 2) * statistics.median(seconds[2:])) / SAMPLE_EVERY
     return statistics.median(seconds)
 
 
-def measure(name: str, variants: list[str], rounds: int, steps: int, memory: bool) -> list[Result]:
+def measure(
+    name: str, variants: list[str], rounds: int, steps: int, *, clock: Clock = time.perf_counter, memory: bool = False
+) -> list[Result]:
     """All variants on one workload, interleaved."""
     workload = make_workload(name)
     print(f"\n{name}: {workload.describe()}; {rounds} rounds of {steps} steps", flush=True)
@@ -109,7 +112,7 @@ def measure(name: str, variants: list[str], rounds: int, steps: int, memory: boo
     order = random.Random(0)
     for _ in range(rounds):
         for variant in order.sample(variants, len(variants)):
-            times[variant].append(time_of_step(workload, variant, steps))
+            times[variant].append(time_of_step(workload, variant, steps, clock))
     peaks = {variant: peak_memory(name, variant, 3) for variant in variants} if memory else {}
     return [_result(name, variant, times, peaks) for variant in variants]
 
@@ -149,10 +152,10 @@ def _ratios(times: dict[str, list[float]], variant: str) -> list[float]:
     return [mine / bare for mine, bare in zip(times[variant], times[BARE], strict=True)]
 
 
-def _timed(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
+def _timed(work: Callable[[], object], clock: Clock) -> float:
+    begun = clock()
     work()
-    return time.perf_counter() - begun
+    return clock() - begun
 
 
 def table(results: list[Result]) -> str:
@@ -175,6 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--variants", nargs="+", choices=VARIANTS, metavar="NAME", help=", ".join(VARIANTS))
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each variant in a round")
+    parser.add_argument("--cpu-time", action="store_true", help="count CPU seconds, for a machine that is not idle")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there too")
     parser.add_argument("--peak-of", nargs=3, help=argparse.SUPPRESS)
     return parser
@@ -187,9 +191,10 @@ def main() -> None:
         return
     variants = [BARE, *(v for v in options.variants or VARIANTS if v != BARE)]
     rounds = options.rounds or (3 if options.quick else 9)
+    clock = time.process_time if options.cpu_time else time.perf_counter
     results = []
     for name in options.workloads or list(WORKLOADS)[: 2 if options.quick else None]:
-        results += (found := measure(name, variants, rounds, options.steps, memory=not options.quick))
+        results += (found := measure(name, variants, rounds, options.steps, clock=clock, memory=not options.quick))
         print(table(found), flush=True)
     said = json.dumps({"torch": torch.__version__, "results": [asdict(result) for result in results]}, indent=1)
     if options.json:
