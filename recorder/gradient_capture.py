@@ -52,8 +52,7 @@ class GradientCapture:
 
     def finish(self) -> None:
         """Write the backward frames that wait for gradients which will not come."""
-        for frame in self._assembly.finish():
-            self._stream.append(frame)
+        self._stream.write(self._assembly.finish())
 
     def watch_parameters(self, modules: list[tuple[str, nn.Module, ModulePlan]]) -> None:
         for path, module, plan in modules:

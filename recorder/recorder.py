@@ -52,6 +52,7 @@ from recorder.settings import (
     check_optimizer,
     check_scaler,
     checked_settings,
+    warn_of_unmatched,
 )
 from recorder.silent import SilentRules
 from recorder.spill import Spiller, place_of
@@ -154,6 +155,7 @@ class Recorder:
         )
         self._compiled = is_compiled(model)
         self._hooked.attach(self._capture)
+        warn_of_unmatched(settings, [path for path, _, _ in self._hooked.items()])
         if self._compiled:
             self._prepare_compiled()
         self._steps = StepCapture(
@@ -335,9 +337,10 @@ class Recorder:
             self._judge.count_suppressed(rule, module, record)
         return rule is not None
 
-    def _write(self, frame: Frame) -> None:
-        self._spiller.append(frame)
-        self._silent.see(frame)
+    def _write(self, frames: list[Frame]) -> None:
+        self._spiller.append(frames)
+        for frame in frames:
+            self._silent.see(frame)
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> bool:
         """A step begins; whether it will do nothing."""

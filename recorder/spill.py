@@ -34,14 +34,18 @@ class Spiller:
         self._traced_from = 0
         self.dumps: list[Path] = []
 
-    def append(self, frame: Frame) -> None:
-        if (
-            self._traced is not None
-            and self._ring.position + len(frame.records) - self._traced_from > self._ring.capacity
-        ):
-            traced = self._traced
+    def append(self, frames: list[Frame]) -> None:
+        if self._traced is None and len(frames) > 1:
+            self._ring.append_many(frames)
+            return
+        for frame in frames:
+            self._make_room(len(frame.records))
+            self._ring.append(frame)
+
+    def _make_room(self, records: int) -> None:
+        traced = self._traced
+        if traced is not None and self._ring.position + records - self._traced_from > self._ring.capacity:
             self._attempt(lambda: self._write_traced(traced))
-        self._ring.append(frame)
 
     def spill(self, trigger: Trigger) -> Path | None:
         """Write all that the ring holds as one dump; None when that failed."""

@@ -42,13 +42,15 @@ class Found(NamedTuple):
 
 
 class FrameStream:
-    """Delivers events to the judge, and judged frames to `append`. Findings wait to be taken."""
+    """Delivers events to the judge, and judged frames to `write`, several at once. Findings wait to be taken."""
 
-    def __init__(self, meter: Meter, judge: Judge, backward: BackwardAssembly, append: Callable[[Frame], None]) -> None:
+    def __init__(
+        self, meter: Meter, judge: Judge, backward: BackwardAssembly, write: Callable[[list[Frame]], None]
+    ) -> None:
         self._meter = meter
         self._judge = judge
         self._backward = backward
-        self.append = append
+        self.write = write
         self._waiting: list[Event] = []
         self._findings: list[Found] = []
 
@@ -70,7 +72,7 @@ class FrameStream:
         if self._waiting or self._meter.has_rows:
             self._waiting.append(event)
         else:
-            self._deliver(event)
+            self.write(self._deliver(event))
 
     def enter(self, owner: OpenFrame, bad_weights_around: Sequence[TensorRecord] = ()) -> None:
         """A module call begins, and its inputs are known."""
@@ -84,9 +86,9 @@ class FrameStream:
         if self._waiting or self._meter.has_rows:
             self._waiting.append(Event(Moment.EXITED, owner, frame))
         elif owner.flagged or owner.child_flagged:
-            self._deliver(Event(Moment.EXITED, owner, frame))
+            self.write(self._deliver(Event(Moment.EXITED, owner, frame)))
         else:
-            self.append(frame)
+            self.write([frame])
 
     def flush(self) -> None:
         """Read the devices (one host read each) and deliver what was held back."""
@@ -94,31 +96,28 @@ class FrameStream:
             return
         waiting, self._waiting = self._waiting, []
         rows = {str(device): read for device, read in self._meter.read_rows().items()}
-        for event in waiting:
-            self._deliver(_resolved(event, rows))
+        self.write([frame for event in waiting for frame in self._deliver(_resolved(event, rows))])
 
-    def _deliver(self, event: Event) -> None:
+    def _deliver(self, event: Event) -> list[Frame]:
+        """Judge an event; the frames that it completes."""
         if event.moment is Moment.ENTERED:
             if _flagged(event.owner.inputs):
                 self._judge.enter(event.owner)
-            return
+            return []
         if event.arrival is not None:
-            self._deliver_gradient(event.owner, event.arrival)
-            return
+            return self._deliver_gradient(event.owner, event.arrival)
         assert event.frame is not None
         frame, finding = self._judged(event.moment, event.owner, event.frame)
-        if event.moment is not Moment.SCANNED or finding is not None:
-            self.append(frame)
         if finding is not None:
             self._findings.append(Found(finding, event.owner, frame))
+        return [frame] if event.moment is not Moment.SCANNED or finding is not None else []
 
-    def _deliver_gradient(self, owner: OpenFrame, arrival: Arrival) -> None:
+    def _deliver_gradient(self, owner: OpenFrame, arrival: Arrival) -> list[Frame]:
         delivered = self._backward.deliver(arrival)
-        for frame in delivered.frames:
-            self.append(frame)
         if delivered.bad_frame is not None and delivered.bad_record is not None:
             finding = Finding(owner, delivered.bad_record, delivered.bad_frame.origin)
             self._findings.append(Found(finding, owner, delivered.bad_frame))
+        return delivered.frames
 
     def _judged(self, moment: Moment, owner: OpenFrame, frame: Frame) -> tuple[Frame, Finding | None]:
         if moment is not Moment.EXITED:
