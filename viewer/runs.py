@@ -265,7 +265,7 @@ def _joined(a: Run, b: Run) -> Run:
     return Run(
         a.run_id,
         a.directory,
-        dumps=tuple(sorted(dumps.values(), key=lambda dump: (dump.mtime, dump.path))),
+        dumps=tuple(sorted(dumps.values(), key=lambda dump: (*_trigger_order(dump), dump.path))),
         rings=tuple(rings.values()),
         info=a.info or b.info,
         info_mtime=max(a.info_mtime, b.info_mtime),

@@ -64,6 +64,14 @@ def test_a_directory_of_runs_gives_each_run_oldest_first(tmp_path: Path) -> None
     assert [run.directory for run in open_paths([tmp_path])] == [old, new]
 
 
+def test_dumps_come_in_the_order_of_their_batches_whatever_a_copy_made_of_their_times(tmp_path: Path) -> None:
+    directory = healthy_run(tmp_path, batches=3)
+    for age, path in enumerate(sorted(directory.glob("*.parquet"))):
+        os.utime(path, (100 - age, 100 - age))
+    (run,) = open_paths([directory])
+    assert [dump.info.trigger.batch for dump in run.dumps if dump.info.trigger] == [0, 1, 2]
+
+
 def test_dumps_of_several_runs_in_one_directory_are_told_apart(tmp_path: Path) -> None:
     mixed = tmp_path / "mails"
     mixed.mkdir()
