@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from recorder.optimizer_steps import parameters_of
+from recorder.stats import measure
 from recorder.stream import Found
 
 LOWEST_USEFUL_SCALE = 1.0
@@ -20,7 +22,9 @@ class LossScaling:
         self._scaler = scaler
         self._looked_for_one = scaler is not None
         self._last_scale: float | None = None
+        self._was_handed_over = scaler is not None
         self._bad: Found | None = None
+        self._stepped = False
         self.skips = 0
 
     @property
@@ -51,18 +55,31 @@ class LossScaling:
             return False, None
         before, now = self._last_scale, self._read()
         self._last_scale = now
+        stepped, self._stepped = self._stepped, False
         if before is not None and now >= before:
-            return False, None  # gradients are still being accumulated
+            if stepped:  # what was bad has been mended; else gradients are still being accumulated
+                self._bad = None
+            return False, None
         self._bad = None
         self.skips += 1
         return True, bad if now < LOWEST_USEFUL_SCALE and self.skips > 1 else None
 
     def begin_step(self, optimizer: torch.optim.Optimizer) -> Found | None:
-        """A step is being taken. A bad gradient that should have prevented it was guarded by no scaler."""
+        """A step is being taken. A bad gradient that should have prevented it was guarded by no scaler.
+
+        One scaler may serve several optimizers, and skip the steps of those alone that hold a bad gradient.
+        """
         if self.skips_inside(optimizer):
             return None
-        self.skips = 0
+        self._stepped = True
+        if self._bad is None:
+            self.skips = 0
+            return None
+        if not _holds_bad_gradient(optimizer):
+            return None
         bad, self._bad = self._bad, None
+        if not self._was_handed_over:  # what was found is another run's
+            self._scaler = None
         return bad
 
     def skips_inside(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -79,6 +96,11 @@ class LossScaling:
     def _reading_is_free(self) -> bool:
         scale = getattr(self._scaler, "_scale", None)
         return self._last_scale is None or not isinstance(scale, torch.Tensor) or scale.device.type == "cpu"
+
+
+def _holds_bad_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    """Asked in the rare batch that had a bad gradient: it may have gone to another optimizer, or been mended."""
+    return any(p.grad is not None and measure(p.grad).flagged for p in parameters_of(optimizer))
 
 
 def _find_scaler() -> Any:

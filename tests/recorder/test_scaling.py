@@ -140,3 +140,46 @@ def test_the_recorder_holds_on_to_no_scaler_after_close(tmp_path: Path) -> None:
     del scaler
     gc.collect()
     assert reference() is None
+
+
+class TwoHeads(nn.Module):
+    """Only the gradient of `steep` overflows fp16 under a large scale, as a generator's beside its discriminator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steep = Half(STEP_OUT)
+        self.flat = Half(1.0)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        steep = self.steep(x).sum() * torch.tensor(self.steep.factor).half()
+        return steep, self.flat(x).sum()
+
+
+@pytest.mark.parametrize("handed_over", [True, False], ids=["handed over", "found"])
+def test_one_scaler_of_two_optimizers_skips_the_step_of_one_and_takes_that_of_the_other(
+    tmp_path: Path, handed_over: bool
+) -> None:
+    net = TwoHeads()
+    optimizers = [torch.optim.SGD(half.parameters(), lr=1e-6) for half in (net.steep, net.flat)]
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=1000)
+    with Recorder(net, tmp_path, optimizer=optimizers, scaler=scaler if handed_over else None) as recorder:
+        for _ in range(9):
+            net.zero_grad()
+            for loss in net(torch.ones(1)):
+                scaler.scale(loss.float()).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update()
+        assert recorder.dumps == []
+        assert 9 < recorder.step < 18
+
+
+def test_a_bad_gradient_that_was_mended_before_the_step_trips_nothing(tmp_path: Path) -> None:
+    net, scaler, optimizer = parts(init_scale=64.0)
+    with Recorder(net, tmp_path, optimizer=optimizer, scaler=scaler) as recorder:
+        scaler.scale(net(torch.ones(1)).sum() * torch.tensor(net.factor).half()).backward()
+        assert net.weight.grad is not None
+        assert net.weight.grad.isinf().all()
+        net.weight.grad.zero_()
+        optimizer.step()
+        assert recorder.dumps == []
