@@ -103,7 +103,7 @@ def _first(rows: Rows, info: RunInfo) -> Value | None:
 def _cause(rows: Rows, bad: Mask, effect: int) -> Value:
     """What fed the first bad effect, where its own frame or the frames around it show that."""
     beside = bad & (rows.seq == rows.seq[effect])
-    for role in ("parameter", "buffer", "grad_output"):
+    for role in ("optimizer_state", "parameter", "buffer", "grad_output"):
         found = np.flatnonzero(beside & rows.is_text("role", role))
         if found.size:
             return rows.values(found[:1])[0]
