@@ -30,6 +30,7 @@ class SilentRules:
         self._finfo = finfo
         self._kept: dict[tuple[str, str, str, str], SilentWarning] = {}
         self._zero_streaks: dict[tuple[str, int], int] = {}
+        self._last_zeros: str | None = None
         self._peaks: dict[str, tuple[int, float]] = {}
         self._last_near_limit: tuple[int, float] | None = None
         self._gradients = BatchGradients()
@@ -69,12 +70,16 @@ class SilentRules:
                 self.add(subnormal)
 
     def _see_forward(self, frame: Frame) -> None:
+        passes_zeros_on = self._last_zeros is not None and _is_inside(self._last_zeros, frame.module)
+        self._last_zeros = None
         for record in frame.records:
             if record.role is not Role.OUTPUT or record.statistics.abs_max is None:
                 continue
             largest = record.statistics.abs_max
             if largest == 0.0:
-                self._see_zeros(frame, record)
+                self._last_zeros = frame.module
+                if not passes_zeros_on:
+                    self._see_zeros(frame, record)
             elif self._zero_streaks:
                 self._zero_streaks.pop((frame.module, frame.call), None)
             limits = self._finfo.get(record.layout.dtype)
@@ -173,6 +178,10 @@ def _trend(before: tuple[int, float] | None, batch: int, largest: float, limit: 
     growth = math.log2(largest / before[1]) / (batch - before[0])
     left = max(1, math.ceil(math.log2(limit / largest) / growth))
     return f"; at this growth it overflows in about {left} batch{'' if left == 1 else 'es'}"
+
+
+def _is_inside(module: str, container: str) -> bool:
+    return module != container and module.startswith(f"{container}." if container else "")
 
 
 def _has_nonzero(frame: Frame, role: Role) -> bool:

@@ -12,12 +12,15 @@ from recorder.optimizer_steps import parameters_of
 
 FIRST_STEPS = 3
 THEN_EVERY = 100
-"""A check reads every parameter twice. The first steps
-show a stall that is there from the start, the others a late one."""
+"""A check reads every parameter twice. The first steps show a stall that is there from the start, others a late one."""
 
 ROUNDING_NOISE = 1e-6
 """A gradient this small beside the largest is zero but for rounding: that of a bias before a BatchNorm, say."""
 
+_CPU_PIECE, _DEVICE_PIECE = 1 << 17, 1 << 24
+"""Elements at a time: what stays in a CPU's cache, and few launches on a device."""
+
+_MULTIPLIER = 0x1E3779B9
 _INTEGER_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -51,8 +54,21 @@ class StallCheck:
 
 
 def _checksums(optimizer: torch.optim.Optimizer) -> dict[int, int]:
-    """Sum of the bit patterns of each parameter that has a gradient; one host read a device."""
-    return _read_each(optimizer, lambda parameter: _bits(parameter).sum(dtype=torch.int64))
+    """Of the bits of each parameter that has a gradient; one host read a device."""
+    return _read_each(optimizer, _checksum)
+
+
+def _checksum(parameter: torch.Tensor) -> torch.Tensor:
+    """A number that changes with any bit. A plain sum does not when elements change by the same up and down."""
+    bits = _bits(parameter).reshape(-1)
+    wide = torch.int64 if bits.dtype is torch.int64 else torch.int32
+    at_a_time = min(bits.numel(), _CPU_PIECE if bits.device.type == "cpu" else _DEVICE_PIECE)
+    positions = torch.arange(at_a_time, dtype=wide, device=bits.device)
+    total = torch.zeros((), dtype=torch.int64, device=bits.device)
+    for piece in bits.split(at_a_time):
+        mixed = piece.to(wide, copy=True).mul_(_MULTIPLIER).add_(positions[: piece.numel()])
+        total = total * 31 + mixed.mul_(mixed).sum(dtype=torch.int64)
+    return total
 
 
 def _gradient_sizes(optimizer: torch.optim.Optimizer) -> dict[int, float]:
