@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import plotly.graph_objects as go
 import streamlit as st
 
 from viewer.chart_style import palette
@@ -21,7 +22,12 @@ def show() -> None:
     for error in opened.errors:
         st.error(error, icon=":material/broken_image:")
     run, source = session.chosen(opened)
+    waiting = st.empty()
+    if source is not None and session.is_new(source):
+        # An empty chart: the browser fetches what draws charts while the server still reads the dump.
+        waiting.plotly_chart(go.Figure(layout={"height": 10}), theme=None, config={"displayModeBar": False})
     sidebar.show(opened, run, source)
+    waiting.empty()
     if run is None:
         run_list.show(opened)
     elif session.view().tab == "records":

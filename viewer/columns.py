@@ -83,11 +83,12 @@ class Records:
         """One answer for each of `texts(name)`, spread over the rows. bool of shape (rows,)."""
         return np.array([*answers, False], dtype=np.bool_)[self.codes(name)]
 
-    def headroom(self, finfo: dict[str, DtypeLimits]) -> Floats:
-        """log2(max of the dtype / abs max) of each row, nan where there is no answer. float64 of shape (rows,)."""
+    def headroom(self, finfo: dict[str, DtypeLimits], rows: Ints | None = None) -> Floats:
+        """log2(max of the dtype / abs max), nan where there is no answer. float64, one for each row or of `rows`."""
         limits = [finfo[text].max if text in finfo else np.nan for text in self.texts("dtype")]
-        limit = np.array([*limits, np.nan])[self.codes("dtype")]
-        abs_max = self.numbers("abs_max")
+        which = slice(None) if rows is None else rows
+        limit = np.array([*limits, np.nan])[self.codes("dtype")[which]]
+        abs_max = self.numbers("abs_max")[which]
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(abs_max > 0, np.log2(limit) - np.log2(abs_max), np.nan)
 

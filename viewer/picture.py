@@ -6,7 +6,6 @@ each column of pixels keeps the largest and the smallest of each role and metric
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +17,12 @@ from viewer.columns import Floats, Ints, Mask, Records
 from viewer.filters import Filter
 from viewer.query import select
 
-POINTS = 8_000
+POINTS = 5_000
 MARKS = 20_000
 _PLACE = ("seq", "batch", "step", "call", "phase", "recompute", "module", "module_class", "role", "key")
 _VALUES = ("dtype", "shape", "abs_min", "abs_max", "num_nan", "num_posinf", "num_neginf", "has_nan", "has_inf")
-_COLUMNS = (1200, 900, 600, 400, 300, 200, 140, 100, 70, 50)
+_COLUMNS = 1024
+_FEWEST_COLUMNS = 64
 COLUMNS = (*_PLACE, *_VALUES, "flagged", "expected", "origin")
 
 
@@ -32,7 +32,7 @@ class Picture:
 
     points: one row a point: COLUMNS, `x`, `metric`, `value` (0 and above) and `headroom` (binades).
     marks: one row for each non-finite record: COLUMNS, `x` and `headroom`.
-    frames: `x`, `seq`, `batch` and `module` of each frame in view. batches: `batch`, `start`, `end` of each in view.
+    frames: `x`, `seq` and `module` of each frame in view. batches: `batch`, `start`, `end` of each in view.
     shown, total: points and marks that are here, and that there are.
     """
 
@@ -63,13 +63,13 @@ def picture(
     flagged = records.truth("flagged")[rows] | is_origin
     kept, total = _kept(records, rows, x, chosen, flagged, points)
     marked = _marked(records, rows, x, flagged, is_origin)
-    head = records.headroom(finfo)
-    drawn = _points(records, rows, x, head, kept)
-    marks = _described(records, rows, x, head, marked).assign(origin=is_origin[marked])
+    places = np.concatenate([*kept.values(), marked])
+    described = _described(records, rows[places], finfo).assign(x=x[places])
+    drawn, marks = described.iloc[: -len(marked) or None], described.iloc[len(places) - len(marked) :]
     return Picture(
-        points=drawn,
-        marks=marks,
-        frames=_frames(records, rows, x, seq, batch),
+        points=drawn.assign(**_numbers(records, rows, kept)),
+        marks=marks.assign(origin=is_origin[marked]),
+        frames=_frames(records, rows, x, seq),
         batches=_batches(x, batch),
         x=chosen.x,
         shown=len(drawn) + len(marks),
@@ -125,16 +125,20 @@ def _kept(
 
 def _groups(role: Ints, x: Floats, most: int) -> Ints:
     """The role and column of pixels of each row; as many columns as there may be with at most `most` groups."""
-    for columns in _COLUMNS:
-        group: Ints = role * columns + _pixel(x, columns)
-        if np.count_nonzero(np.bincount(group)) <= most:
-            break
-    return group
+    pixel = _pixel(x, _COLUMNS)
+    present = np.zeros((int(role.max()) + 1, _COLUMNS), dtype=np.bool_)
+    present[role, pixel] = True
+    wide = 1
+    while present.sum() > most and present.shape[1] > _FEWEST_COLUMNS:
+        present = present[:, 0::2] | present[:, 1::2]
+        wide *= 2
+    return np.asarray(role * _COLUMNS + pixel // wide)
 
 
 def _pixel(x: Floats, columns: int) -> Ints:
-    width = (float(x.max()) - float(x.min())) or 1.0
-    return np.asarray(np.minimum((x - x.min()) * columns / width, columns - 1), dtype=np.int64)
+    low = float(x.min())
+    scale = columns / ((float(x.max()) - low) or 1.0)
+    return np.minimum(((x - low) * scale).astype(np.int64), columns - 1)
 
 
 def _extremes(value: Floats, group: Ints, always: Mask) -> Ints:
@@ -151,9 +155,14 @@ def _largest(value: Floats, group: Ints, drawable: Mask) -> Ints:
     """The position of the first largest of each group."""
     best = np.full(int(group.max()) + 1, -np.inf)
     np.maximum.at(best, group, value)
-    candidates = np.flatnonzero(drawable & (value == best[group]))
-    _, first = np.unique(group[candidates], return_index=True)
-    return np.asarray(candidates[first])
+    return _first_of_each(group, np.flatnonzero(drawable & (value == best[group])))
+
+
+def _first_of_each(group: Ints, candidates: Ints) -> Ints:
+    """The first of the candidates in each group."""
+    first = np.full(int(group.max(initial=0)) + 1, -1)
+    first[group[candidates[::-1]]] = candidates[::-1]
+    return first[first >= 0]
 
 
 def _marked(records: Records, rows: Ints, x: Floats, flagged: Mask, origin: Mask) -> Ints:
@@ -164,35 +173,26 @@ def _marked(records: Records, rows: Ints, x: Floats, flagged: Mask, origin: Mask
     columns = 1_000
     nan = records.truth("has_nan")[rows][found]
     group = (records.codes("role")[rows][found] * columns + _pixel(x, columns)[found]) * 2 + nan
-    _, first = np.unique(group, return_index=True)
-    return np.union1d(found[first], np.flatnonzero(origin))
+    return np.union1d(found[_first_of_each(group, np.arange(len(found)))], np.flatnonzero(origin))
 
 
-def _points(records: Records, rows: Ints, x: Floats, headroom: Floats, kept: dict[str, Ints]) -> pd.DataFrame:
-    parts = list(_parts(records, rows, x, headroom, kept))
-    if parts:
-        return pd.concat(parts, ignore_index=True)
-    empty = _described(records, rows, x, headroom, np.empty(0, dtype=np.int64))
-    return empty.assign(metric="", value=0.0)
+def _described(records: Records, rows: Ints, finfo: dict[str, DtypeLimits]) -> pd.DataFrame:
+    frame: pd.DataFrame = records.take(rows, COLUMNS).to_pandas()
+    return frame.assign(headroom=records.headroom(finfo, rows))
 
 
-def _parts(records: Records, rows: Ints, x: Floats, headroom: Floats, kept: dict[str, Ints]) -> Iterator[pd.DataFrame]:
-    for metric, places in kept.items():
-        described = _described(records, rows, x, headroom, places)
-        yield described.assign(metric=metric, value=records.numbers(metric)[rows[places]])
+def _numbers(records: Records, rows: Ints, kept: dict[str, Ints]) -> dict[str, Any]:
+    """The metric and value of each point."""
+    values = [records.numbers(metric)[rows[places]] for metric, places in kept.items()]
+    metrics = np.repeat(list(kept), [len(places) for places in kept.values()])
+    return {"metric": metrics, "value": np.concatenate([*values, np.empty(0)])}
 
 
-def _described(records: Records, rows: Ints, x: Floats, headroom: Floats, places: Ints) -> pd.DataFrame:
-    frame: pd.DataFrame = records.take(rows[places], COLUMNS).to_pandas()
-    return frame.assign(x=x[places], headroom=headroom[rows[places]])
-
-
-def _frames(records: Records, rows: Ints, x: Floats, seq: Ints, batch: Ints) -> pd.DataFrame:
+def _frames(records: Records, rows: Ints, x: Floats, seq: Ints) -> pd.DataFrame:
     """One row a frame, in order of execution."""
     first = np.flatnonzero(np.diff(seq, prepend=-2) != 0) if len(seq) else np.empty(0, dtype=np.int64)
-    texts = np.array([*records.texts("module"), ""], dtype=object)
-    modules = texts[records.codes("module")[rows[first]]]
-    return pd.DataFrame({"x": x[first], "seq": seq[first], "batch": batch[first], "module": modules})
+    modules = pd.Categorical.from_codes(records.codes("module")[rows[first]], pd.Index(records.texts("module")))
+    return pd.DataFrame({"x": x[first], "seq": seq[first], "module": modules})
 
 
 def _batches(x: Floats, batch: Ints) -> pd.DataFrame:

@@ -102,15 +102,15 @@ def page(
     number = min(max(1, number), pages)
     here = rows[(number - 1) * size : number * size]
     frame: pd.DataFrame = records.take(here).to_pandas()
-    return Page(frame.assign(headroom=records.headroom(finfo)[here]), number, pages, len(rows))
+    return Page(frame.assign(headroom=records.headroom(finfo, here)), number, pages, len(rows))
 
 
 def _sorted(records: Records, rows: Ints, finfo: dict[str, DtypeLimits], sort: str) -> Ints:
     """Largest abs max first, smallest abs min or headroom first; what was not computed comes last."""
     if sort == "seq":
         return rows
-    value = records.headroom(finfo) if sort == "headroom" else records.numbers(sort)
-    value = -value[rows] if sort == "abs_max" else value[rows]
+    value = records.headroom(finfo, rows) if sort == "headroom" else records.numbers(sort)[rows]
+    value = -value if sort == "abs_max" else value
     return rows[np.argsort(value, kind="stable")]
 
 
@@ -123,7 +123,7 @@ def frame_of(records: Records, seq: int, finfo: dict[str, DtypeLimits]) -> pd.Da
     """The records of one frame: DUMP_SCHEMA and `headroom`; no rows when there is no such frame."""
     rows = np.flatnonzero(records.whole("seq") == seq)
     frame: pd.DataFrame = records.take(rows).to_pandas()
-    return frame.assign(headroom=records.headroom(finfo)[rows])
+    return frame.assign(headroom=records.headroom(finfo, rows))
 
 
 def growth(records: Records, module: str, role: str, key: str, phase: str) -> pd.DataFrame:

@@ -76,12 +76,17 @@ class App:
         return self.page.locator(f'[role="treeitem"][title^="{name}\\a "]').first
 
 
+def chromium() -> str:
+    """The path of an installed Chromium."""
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    assert found, "Chromium is missing: scripts/system.sh browser"
+    return found
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert found, "these tests need Chromium: scripts/system.sh browser"
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        started = playwright.chromium.launch(executable_path=chromium(), args=list(FLAGS))
         yield started
         started.close()
 

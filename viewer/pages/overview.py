@@ -11,7 +11,7 @@ from recorder.schema import RunInfo, SilentWarning, TriggerKind
 from viewer import markup
 from viewer.chart_style import METRIC_WORDS
 from viewer.charts import depth_figure
-from viewer.facts import all_facts, key_facts, started_text
+from viewer.facts import key_facts, started_text
 from viewer.pages import frame_panel, heading, session
 from viewer.picture import Picture, picture
 from viewer.report import build_report
@@ -136,7 +136,7 @@ def _more(loaded: session.Loaded) -> None:
         with st.expander(f"Non-finite but expected ({len(rows)})"):
             st.html(markup.table(("times", "place", "rule"), rows, frozenset({0})))
     with st.expander("All facts of this dump"):
-        st.html(markup.fact_list(all_facts(loaded.records, loaded.info)))
+        st.html(markup.fact_list(loaded.facts))
 
 
 def _warnings(warnings: tuple[SilentWarning, ...]) -> None:

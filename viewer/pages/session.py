@@ -15,6 +15,7 @@ from recorder.errors import DumpError
 from recorder.schema import RunInfo
 from recorder.verdict import diagnose
 from viewer.columns import Records
+from viewer.facts import Fact, all_facts
 from viewer.query import Choices, choices
 from viewer.runs import Run, open_paths
 from viewer.serve import PATHS_VARIABLE
@@ -24,6 +25,9 @@ from viewer.tree import Node, tree
 
 _LOOK_AGAIN = 5.0
 """Seconds after which directories are looked through again for new dumps."""
+
+
+_read: set[tuple[tuple[str, float, int], ...]] = set()
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,7 @@ class Loaded:
     origin: dict[str, Any] | None
     nodes: list[Node]
     choices: Choices
+    facts: list[Fact]
 
 
 def view() -> View:
@@ -95,6 +100,11 @@ def loaded(source: Source) -> Loaded:
     return _load(source.stamp, source)
 
 
+def is_new(source: Source) -> bool:
+    """Whether its records are still to be read, which may take a while."""
+    return source.stamp not in _read
+
+
 @st.cache_resource(ttl=_LOOK_AGAIN, show_spinner=False, max_entries=4)
 def _open(paths: tuple[str, ...]) -> Opened:
     runs: list[Run] = []
@@ -112,8 +122,9 @@ def _open(paths: tuple[str, ...]) -> Opened:
 
 @st.cache_resource(show_spinner="Reading the dump …", max_entries=2)
 def _load(stamp: tuple[tuple[str, float, int], ...], _source: Source) -> Loaded:
+    _read.add(stamp)
     records, info = load_source(_source)
     verdict = diagnose(to_frame(records.table), info)
     born_in = verdict.origin["module"] if verdict.origin else None
     nodes = tree(records, info, born_in)
-    return Loaded(records, info, verdict.lines, verdict.origin, nodes, choices(records))
+    return Loaded(records, info, verdict.lines, verdict.origin, nodes, choices(records), all_facts(records, info))
