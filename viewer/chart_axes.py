@@ -17,6 +17,7 @@ LABELLED_FRAMES = 44
 
 _LABELLED_BATCHES = 12
 _BANDS = 200
+_NEAR_THE_END = 0.94  # what begins beyond this share of the axis has its name on the left, clear of the margin's words
 _X_TITLES = {"execution": "execution order (seq)", "depth": "module depth", "batch": "batch"}
 
 
@@ -66,7 +67,13 @@ def add_limits(canvas: Canvas, scale: Scale) -> None:
         canvas.beside("<br>".join(limit.words), colour, y=float(np.log10(limit.value)))
     if scale.beyond:
         words = "<br>".join(f"{dtype}<br>{value}" for dtype, value in (limit.words for limit in scale.beyond))
-        canvas.beside(f"far above:<br>{words}", canvas.colours.muted, y=0.99, yref="paper", yanchor="top")
+        canvas.beside(f"far above:<br>{words}", canvas.colours.muted, yanchor="top", **_below_the_limits(scale))
+
+
+def _below_the_limits(scale: Scale) -> dict[str, Any]:
+    """The top of the plot, or, where the name of a limit stands there, right below that."""
+    highest = max((limit.value for limit in scale.limits if limit.kind == "max"), default=None)
+    return {"y": 0.99, "yref": "paper"} if highest is None else {"y": float(np.log10(highest)), "yshift": -24}
 
 
 def _limit_style(limit: Limit, colours: Palette) -> tuple[str, str]:
@@ -81,9 +88,18 @@ def add_batches(canvas: Canvas, picture: Picture) -> None:
     if picture.x != "execution" or len(batches) < 2:
         return
     every = -(-len(batches) // _LABELLED_BATCHES)
+    near_the_end = _NEAR_THE_END * float(picture.frames["x"].max()) + (1 - _NEAR_THE_END) * float(
+        batches["start"].min()
+    )
     for batch, start in list(zip(batches["batch"], batches["start"], strict=True))[::every]:
         canvas.vertical(start - 0.5, canvas.colours.line)
-        place = {"x": start - 0.5, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
+        place = {
+            "x": start - 0.5,
+            "xanchor": "right" if start > near_the_end else "left",
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+        }
         canvas.note(f"batch {batch}", canvas.colours.muted, **place)
 
 
