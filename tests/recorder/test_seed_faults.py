@@ -7,8 +7,9 @@ test_gradients.py, test_optimizer.py and test_silent.py; compiled models are in 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -305,6 +306,50 @@ def test_a_class_that_fsdp2_renamed_keeps_its_users_name(watch: Watch) -> None:
     watch(model)
     model(torch.ones(1, 3))
     assert forward(watch.rows(), "0", "output").module_class.tolist() == ["Linear"]
+
+
+@pytest.fixture
+def process_group(tmp_path: Path) -> Iterator[None]:
+    """This process as the one rank of a group."""
+    if not torch.distributed.is_available():
+        pytest.skip("needs torch.distributed")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+def sharded(model: nn.Sequential) -> nn.Module:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("this torch has no FSDP2")
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    fsdp.fully_shard(model[1], mesh=mesh)
+    fsdp.fully_shard(model, mesh=mesh)
+    return model
+
+
+@pytest.mark.usefixtures("process_group")
+@pytest.mark.parametrize("wrap", [nn.parallel.DistributedDataParallel, sharded], ids=["DDP", "FSDP2"])
+def test_a_distributed_model_is_recorded_under_the_users_names(watch: Watch, wrap: Callable[[Any], nn.Module]) -> None:
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Sequential(nn.GELU(), nn.Linear(4, 4)), Bomb(calls=(2,)))
+    model = wrap(plain)
+    before = len(list(hooks_of(model)))
+    watching = watch(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    rows = watch.rows()
+    names = {"": "Sequential", "0": "Linear", "1": "Sequential", "1.0": "GELU", "1.1": "Linear", "2": "Bomb"}
+    assert dict(zip(rows.module, rows.module_class, strict=True)) == names
+    weights = forward(rows, "1.1", "parameter", "weight")
+    assert weights["shape"].tolist() == ["(4, 4)"] * 2
+    assert weights.abs_max.notna().all()
+    with pytest.raises(OverflowDetected) as caught:
+        model(torch.ones(2, 4))
+    assert caught.value.trigger.module == "2"
+    watching.close()
+    assert len(list(hooks_of(model))) == before
 
 
 # what the seed counts and keeps wrongly
