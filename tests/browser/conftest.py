@@ -79,7 +79,7 @@ class App:
 def chromium() -> str:
     """The path of an installed Chromium."""
     found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    assert found, "Chromium is missing: scripts/system.sh browser"
+    assert found, "Chromium is missing: .ci/system.sh browser"
     return found
 
 
