@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 import torch
@@ -45,6 +47,16 @@ class Guard:
         finally:
             torch._C._set_grad_enabled(gradients)
             self.seconds += time.perf_counter() - begun
+
+    @staticmethod
+    def is_inside() -> bool:
+        """Whether this thread is in the middle of a hook's body: a signal handler may run there."""
+        running: FrameType | None = sys._getframe()
+        while running is not None:
+            if running.f_code is Guard.run.__code__:
+                return True
+            running = running.f_back
+        return False
 
     def call_user(self, body: Callable[[], object]) -> None:
         """Call the user's own function: its errors are the user's, and pass through."""

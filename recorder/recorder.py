@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
@@ -239,7 +240,10 @@ class Recorder:
             self._spiller.spill(trigger)
 
     def spill_for_signal(self) -> None:
-        """Dump before the process dies of a signal."""
+        """Dump before the process dies of a signal. What waits on a device is read unless that is under way already."""
+        if not self._guard.is_inside() and self._clock.lock.acquire(blocking=False):
+            with contextlib.suppress(Exception):
+                self._stream.flush()
         self._spiller.spill(Trigger(TriggerKind.SIGNAL.value, self.batch, self.step))
 
     def abandon(self) -> None:

@@ -121,6 +121,21 @@ def test_a_terminated_process_dumps_and_dies_of_the_signal(tmp_path: Path) -> No
 
 
 @posix
+def test_a_terminated_process_dumps_what_still_waited_to_be_read(tmp_path: Path) -> None:
+    """As on an accelerator, where numbers are read once a batch."""
+    script = (
+        "import signal\nrecorder = Recorder(model, sys.argv[1], optimizer=optimizer, check='batch')\n"
+        "train(1)\nsignal.pause()\n"
+    )
+    with child(script, tmp_path) as process:
+        wait_for_batch(process, 0)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGTERM
+    assert set(read(the_dump(tmp_path)).phase) == {"forward", "backward", "optimizer"}
+
+
+@posix
 def test_a_handler_of_the_users_is_left_alone(tmp_path: Path) -> None:
     script = "import signal\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(7))\n" + TRAIN_ON
     with child(script, tmp_path) as process:
