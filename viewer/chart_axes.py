@@ -17,7 +17,6 @@ LABELLED_FRAMES = 44
 
 _LABELLED_BATCHES = 12
 _BANDS = 200
-_NEAR_THE_END = 0.94  # what begins beyond this share of the axis has its name on the left, clear of the margin's words
 _X_TITLES = {"execution": "execution order (seq)", "depth": "module depth", "batch": "batch"}
 
 
@@ -88,18 +87,9 @@ def add_batches(canvas: Canvas, picture: Picture) -> None:
     if picture.x != "execution" or len(batches) < 2:
         return
     every = -(-len(batches) // _LABELLED_BATCHES)
-    near_the_end = _NEAR_THE_END * float(picture.frames["x"].max()) + (1 - _NEAR_THE_END) * float(
-        batches["start"].min()
-    )
     for batch, start in list(zip(batches["batch"], batches["start"], strict=True))[::every]:
         canvas.vertical(start - 0.5, canvas.colours.line)
-        place = {
-            "x": start - 0.5,
-            "xanchor": "right" if start > near_the_end else "left",
-            "y": 1,
-            "yref": "paper",
-            "yanchor": "bottom",
-        }
+        place = {"x": start - 0.5, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
         canvas.note(f"batch {batch}", canvas.colours.muted, **place)
 
 

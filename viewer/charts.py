@@ -33,6 +33,9 @@ GL_FROM = 2_500
 _TOP = 58
 """Pixels above the plot, for the legend and the batches' numbers."""
 
+_BATCH_LINE = 14
+"""Pixels right above the plot that the batches' numbers take, the last of which may reach into the margin."""
+
 
 def depth_figure(
     picture: Picture,
@@ -167,7 +170,7 @@ def _add_symbol_key(canvas: Canvas, picture: Picture) -> None:
     """Which symbol is which metric, beside the legend."""
     drawn = set(picture.points["metric"])
     words = [f"{METRIC_GLYPHS[metric]} {METRIC_WORDS[metric]}" for metric in METRIC_GLYPHS if metric in drawn]
-    canvas.beside("<br>".join(words), canvas.colours.muted, y=1.0, yref="paper", yanchor="bottom")
+    canvas.beside("<br>".join(words), canvas.colours.muted, y=1.0, yref="paper", yanchor="bottom", yshift=_BATCH_LINE)
 
 
 def _add_selected(canvas: Canvas, picture: Picture, selected: int | None) -> None:
