@@ -96,9 +96,9 @@ class Meter:
             and tensor.dtype in REDUCIBLE
             and tensor.layout is torch.strided
             and tensor.device.type == "cpu"
-            and not (self._full or self._defer or tensor.is_nested or _unusual_context())
+            and not (self._defer or tensor.is_nested or _unusual_context())
         ):
-            statistics = measure_plain(tensor)
+            statistics = measure(tensor, True) if self._full else measure_plain(tensor)
             return Measured(self.layouts.of_tensor(tensor), statistics, statistics.flagged)
         return self._measure_carefully(tensor)
 

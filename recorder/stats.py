@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from recorder.records import NOT_MEASURED, Statistics
-from recorder.unwrap import REDUCIBLE, strided_parts, to_reducible
+from recorder.unwrap import strided_parts, to_reducible
 
 PIECE = 1 << 19
 """Elements reduced at a time. `abs()` needs a temporary: one that stays in cache costs an eighth of a fresh one."""
@@ -29,6 +29,15 @@ class _Scratch(threading.local):
         if buffer is None:
             buffer = self.buffers[piece.dtype] = torch.empty(PIECE, dtype=piece.dtype)
         return buffer[: piece.numel()].view(piece.shape)
+
+    def wide(self, piece: torch.Tensor) -> torch.Tensor:
+        """The piece as one dimension of float64, in the buffer: sums of squares then neither overflow nor round."""
+        buffer = self.buffers.get(torch.float64)
+        if buffer is None:
+            buffer = self.buffers[torch.float64] = torch.empty(PIECE, dtype=torch.float64)
+        flat = buffer[: piece.numel()]
+        flat.view(piece.shape).copy_(piece)
+        return flat
 
 
 _scratch = _Scratch()
@@ -140,10 +149,13 @@ class Totals:
             if values.numel() == 0:
                 return
             low, high = torch.aminmax(sizes)
-        self._low = min(self._low, low.item())
+        lowest = low.item()
+        self._low = min(self._low, lowest)
         self._high = max(self._high, high.item())
         if self._full:
-            self._add_full(piece.dtype, values, sizes)
+            self._add_moments(values)
+            if lowest < _smallest_normal(piece.dtype):
+                self._add_small(piece.dtype, sizes)
 
     def add_zeros(self, count: int) -> None:
         """Count zeros that a sparse layout does not store."""
@@ -170,26 +182,26 @@ class Totals:
         self._neginf += int((values == -math.inf).sum().item())
         return values[finite], sizes[finite]
 
-    def _add_full(self, dtype: torch.dtype, values: torch.Tensor, sizes: torch.Tensor) -> None:
-        wide = values.to(torch.float64)
+    def _add_moments(self, values: torch.Tensor) -> None:
+        wide = _scratch.wide(values)
         self._sum += wide.sum().item()
-        self._squares += wide.square().sum().item()
-        zeros = values.numel() - int(values.count_nonzero().item())
+        self._squares += torch.dot(wide, wide).item()
+
+    def _add_small(self, dtype: torch.dtype, sizes: torch.Tensor) -> None:
+        zeros = sizes.numel() - int(sizes.count_nonzero().item())
         self._zeros += zeros
-        if dtype.is_floating_point and dtype in REDUCIBLE:
-            below = (sizes < torch.finfo(dtype).smallest_normal).sum().item()
-            self._subnormals += int(below) - zeros
-        elif dtype.is_floating_point:
-            self._subnormals += _small_float_subnormals(dtype, sizes) - zeros
+        if dtype.is_floating_point:
+            self._subnormals += int((sizes < _smallest_normal(dtype)).sum().item()) - zeros
 
 
-def _small_float_subnormals(dtype: torch.dtype, sizes: torch.Tensor) -> int:
-    """Elements below the smallest normal of an fp8 or fp4 dtype, zeros included."""
+def _smallest_normal(dtype: torch.dtype) -> float:
+    """Below this an element of the dtype is subnormal or zero; for what has no subnormals, the least above zero."""
+    if not dtype.is_floating_point:
+        return math.ulp(0.0)
     try:
-        smallest = torch.finfo(dtype).smallest_normal
+        return float(torch.finfo(dtype).smallest_normal)
     except (TypeError, RuntimeError):
-        smallest = 1.0  # E2M1: the one subnormal is 0.5
-    return int((sizes < smallest).sum().item())
+        return 1.0  # E2M1: the one subnormal is 0.5
 
 
 EMPTY = Statistics(None, None, None, None, 0, 0, 0)
