@@ -21,8 +21,10 @@ _X_TITLES = {"execution": "execution order (seq)", "depth": "module depth", "bat
 
 
 def on_axis(values: Any, scale: Scale) -> Any:
-    """Values where a logarithmic axis has them: zeros on their rail."""
-    return values if scale.bottom is None else np.where(values == 0, power(scale.bottom), values)
+    """Values where a logarithmic axis has them: zeros, and what is below its floor, on their rail."""
+    if scale.bottom is None:
+        return values
+    return np.where((values == 0) | (values < 10.0**scale.floor), power(scale.bottom), values)
 
 
 def magnitude_axis(scale: Scale, colours: Palette) -> dict[str, Any]:

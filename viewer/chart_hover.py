@@ -69,13 +69,13 @@ def short_place(module: str, width: int = 22) -> str:
 
 
 def non_finite_word(row: Any) -> str:
-    """`nan`, `inf`, `-inf`, or several of them."""
+    """`nan`, `inf`, `-inf`, `±inf`, or `nan` and one of them."""
     counts = (("nan", "num_nan"), ("inf", "num_posinf"), ("-inf", "num_neginf"))
     found = [word for word, column in counts if _positive(row[column])]
     if found:
-        return " + ".join(found)
+        return ", ".join(found).replace("inf, -inf", "\u00b1inf")
     flags = (("nan", "has_nan"), ("inf", "has_inf"))
-    return " + ".join(word for word, column in flags if row[column] is True) or "non-finite"
+    return ", ".join(word for word, column in flags if row[column] is True) or "non-finite"
 
 
 def number(value: Any) -> str:

@@ -30,6 +30,9 @@ from viewer.strips import add_strips, strips_height
 GL_FROM = 2_500
 """Points from which WebGL draws; below it SVG is sharper and works on every screen."""
 
+_CROWDED = 80
+"""Non-finite records from which their crosses are smaller."""
+
 _TOP = 58
 """Pixels above the plot, for the legend and the batches' numbers."""
 
@@ -53,7 +56,8 @@ def depth_figure(
     """
     colours = palette(dark)
     dtypes = [*picture.points["dtype"].unique(), *picture.marks["dtype"].unique()]
-    scale = scale_of(picture.points["value"].to_numpy(), finfo, dtypes, bool(len(picture.marks)))
+    values, is_tail = picture.points["value"].to_numpy(), (picture.points["metric"] == "abs_min").to_numpy()
+    scale = scale_of(values[~is_tail], finfo, dtypes, bool(len(picture.marks)), tails=values[is_tail])
     canvas = Canvas(colours, base_layout(colours, height))
     canvas.layout |= {
         "margin": {"l": 8, "r": RIGHT_MARGIN, "t": _TOP, "b": 8},
@@ -142,8 +146,8 @@ def _add_marks(canvas: Canvas, picture: Picture, scale: Scale) -> None:
         return
     expected = picture.marks["expected"].fillna(False).astype(bool)
     kinds = (
-        ("expected non-finite", picture.marks[expected], canvas.colours.muted, 7),
-        ("non-finite", picture.marks[~expected], canvas.colours.bad, 10),
+        ("expected", picture.marks[expected], canvas.colours.muted, 7),
+        ("non-finite", picture.marks[~expected], canvas.colours.bad, 10 if len(picture.marks) < _CROWDED else 7),
     )
     for name, part, colour, size in kinds:
         if len(part):
@@ -161,9 +165,9 @@ def _add_marks(canvas: Canvas, picture: Picture, scale: Scale) -> None:
 
 
 def _legend(canvas: Canvas) -> dict[str, Any]:
-    font = {"size": 13, "color": canvas.colours.text}
+    font = {"size": 12, "color": canvas.colours.text}
     place = {"orientation": "h", "x": 0, "y": 1.045, "yanchor": "bottom"}
-    return {**place, "font": font, "itemsizing": "constant", "bgcolor": "rgba(0,0,0,0)"}
+    return {**place, "font": font, "itemsizing": "constant", "itemwidth": 30, "bgcolor": "rgba(0,0,0,0)"}
 
 
 def _add_symbol_key(canvas: Canvas, picture: Picture) -> None:

@@ -89,17 +89,14 @@ def table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozens
 
 
 def linked_table(
-    header: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], numbers: frozenset[int] = frozenset()
+    header: Sequence[str], rows: Iterable[tuple[str, str, Sequence[str]]], numbers: frozenset[int] = frozenset()
 ) -> str:
-    """A table whose first cell leads to a page. rows: (address, cells)."""
-    return _table(
-        header,
-        [
-            [f'<a href="{escape(address)}" target="_self">{text(cells[0])}</a>', *map(text, cells[1:])]
-            for address, cells in rows
-        ],
-        numbers,
-    )
+    """A table whose first cell leads to a page. rows: (address, kind, cells), kind as that of a heading."""
+    kinds, cells = [], []
+    for link, kind, row in rows:
+        kinds.append(kind)
+        cells.append([f'<a href="{escape(link)}" target="_self">{text(row[0])}</a>', *map(text, row[1:])])
+    return _table(header, cells, numbers, kinds)
 
 
 def address(params: dict[str, str], page: str = "") -> str:
@@ -107,12 +104,16 @@ def address(params: dict[str, str], page: str = "") -> str:
     return f"./{page}?{urlencode(params)}" if params else f"./{page}"
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], numbers: frozenset[int]) -> str:
+def _table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], numbers: frozenset[int], kinds: Sequence[str] | None = None
+) -> str:
     marks = ["of-number" if i in numbers else "" for i in range(len(header))]
     head = "".join(f'<th class="{mark}">{text(cell)}</th>' for mark, cell in zip(marks, header, strict=True))
     body = "".join(
-        "<tr>" + "".join(f'<td class="{m}">{cell}</td>' for m, cell in zip(marks, row, strict=True)) + "</tr>"
-        for row in rows
+        f'<tr class="of-row-{kind}">'
+        + "".join(f'<td class="{mark}">{cell}</td>' for mark, cell in zip(marks, row, strict=True))
+        + "</tr>"
+        for kind, row in zip(kinds or ["plain"] * len(rows), rows, strict=True)
     )
     inside = f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>"
     return f'<div class="of-scroll"><table class="of-table">{inside}</table></div>'

@@ -118,7 +118,13 @@ def _y_style(batches: tuple[BatchInfo, ...], name: str, colours: Palette) -> dic
     style |= {"tickvals": ends, "ticktext": [short_number(value) for value in ends]}
     if len(ends) == 1:
         return {**style, "range": [ends[0] - 1, ends[0] + 1]}
-    return {**style, "type": "log" if ends[0] > 0 and ends[1] / ends[0] > 50 else "linear"}
+    if ends[0] > 0 and ends[1] / ends[0] > 50:
+        return {**style, "type": "log", "range": _wider(*np.log10(ends))}
+    return {**style, "range": _wider(*ends)}
+
+
+def _wider(low: float, high: float) -> list[float]:
+    return [low - 0.06 * (high - low), high + 0.06 * (high - low)]
 
 
 def _last(batches: tuple[BatchInfo, ...], name: str) -> str:

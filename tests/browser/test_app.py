@@ -14,14 +14,17 @@ from playwright.sync_api import Browser, BrowserContext, expect
 
 from recorder.dump import read_dump, to_frame
 from recorder.verdict import diagnose
-from tests.browser.conftest import WINDOW, App, app_at, serving
+from tests.browser.conftest import ROOT, WINDOW, App, app_at, serving
 from tests.builders import ORIGIN_MODULE, broken_files, headroom_warning, healthy_run, overflow_run, quiet_run
 from viewer.columns import Records
 from viewer.filters import Filter
 from viewer.picture import picture
 from viewer.query import exported, select
+from viewer.runs import open_paths
+from viewer.sources import chosen_source, load_source
 
 ORIGIN_SEQ = 139
+SAMPLES = sorted(path.parent for path in (ROOT / "sample_logs").glob("*/_run.json"))
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,12 @@ def window(browser: Browser) -> Iterator[BrowserContext]:
 def app(window: BrowserContext, place: Place) -> Iterator[App]:
     with app_at(window, place.address) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def samples() -> Iterator[str]:
+    with serving(ROOT / "sample_logs") as address:
+        yield address
 
 
 def shown(path: Path, chosen: Filter | None = None) -> int:
@@ -226,6 +235,32 @@ def test_a_dump_that_breaks_under_the_server_is_an_error_box(browser: Browser, t
         app.open()
         assert dump.name in app.text('[data-testid="stAlert"]')
         expect(app.page.get_by_text("Overflight").first).to_be_visible()
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda path: path.name)
+def test_a_real_run_is_told_drawn_filtered_and_linked_to(window: BrowserContext, samples: str, sample: Path) -> None:
+    source = chosen_source(open_paths([sample])[0], "")
+    assert source is not None
+    records, info = load_source(source)
+    verdict = diagnose(to_frame(records.table), info)
+    chosen = Filter(phases=("forward",), name="dense")
+    with app_at(window, samples) as app:
+        app.open(f"?run={sample.name}")
+        assert app.text(".of-verdict .of-first") == verdict.lines[0]
+        app.wait_for_points(picture(records, Filter(), info.finfo, origin=verdict.origin).shown)
+        app.page.get_by_role("button", name="forward", exact=True).click()
+        app.wait_for_query(phase="forward")
+        app.page.get_by_label("Modules").first.fill("dense")
+        app.page.keyboard.press("Enter")
+        app.wait_for_query(phase="forward", name="dense")
+        filtered = picture(records, chosen, info.finfo, origin=verdict.origin)
+        assert filtered.shown > 0
+        app.wait_for_points(filtered.shown)
+        link = app.page.url
+    with app_at(window, samples) as app:
+        app.open(link.removeprefix(samples).removeprefix("/"))
+        app.wait_for_points(filtered.shown)
+        expect(app.page.get_by_label("Modules").first).to_have_value("dense")
 
 
 def test_the_dark_theme_has_its_own_colours(browser: Browser, place: Place) -> None:

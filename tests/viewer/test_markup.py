@@ -33,7 +33,7 @@ def test_names_and_texts_are_never_markup() -> None:
         fact_row([Fact(EVIL, EVIL, EVIL)]),
         fact_list([Fact(EVIL, EVIL)]),
         table([EVIL], [[EVIL]]),
-        linked_table(["run"], [(address({"run": EVIL}), [EVIL])]),
+        linked_table(["run"], [(address({"run": EVIL}), "bad", [EVIL])]),
     ]
     for piece in pieces:
         read = Reader(piece)

@@ -58,3 +58,18 @@ def test_any_values_have_a_scale_with_a_few_ticks(values: list[float]) -> None:
     assert "inf, nan" in words
     assert ("0" in words) == (0.0 in values)
     assert len(set(words)) == len(words)
+
+
+def test_the_last_of_a_long_tail_lies_on_the_rail_which_then_says_so() -> None:
+    tails = np.array([1e-6] * 99 + [1e-30])
+    scale = scale_of(np.array([1.0, 100.0]), ALL, ["float16"], False, tails=tails)
+    assert scale.floor == -6
+    assert scale.low > -10
+    assert scale.ticks[1][0] == "<10\u207b\u2076"
+
+
+def test_a_tail_that_is_not_long_or_no_tail_is_in_view() -> None:
+    for values, tails in (([1.0], [1e-6, 1e-8]), ([1.0, 1e-30], [1e-6])):
+        scale = scale_of(np.array(values), ALL, ["float16"], False, tails=np.array(tails))
+        assert scale.bottom is None
+        assert scale.low < min(np.log10([*values, *tails]))

@@ -9,7 +9,7 @@ import streamlit as st
 from recorder.errors import DumpError
 from recorder.schema import RunInfo, SilentWarning, TriggerKind
 from viewer import markup
-from viewer.chart_style import METRIC_WORDS
+from viewer.chart_style import METRIC_WORDS, short_number
 from viewer.charts import depth_figure
 from viewer.facts import key_facts, started_text
 from viewer.pages import frame_panel, heading, session
@@ -19,7 +19,7 @@ from viewer.report_text import place_text
 from viewer.runs import Run
 from viewer.sources import Source
 from viewer.state import View, narrowed
-from viewer.strips import strips_figure, strips_of
+from viewer.strips import STRIPS, strips_figure, strips_of
 
 CHART = {"displaylogo": False, "modeBarButtonsToRemove": ["lasso2d", "select2d", "autoScale2d"], "scrollZoom": False}
 _AXIS_WORDS = {"execution": "Execution order", "depth": "Module depth", "batch": "Batch"}
@@ -123,6 +123,10 @@ def _point_chosen() -> None:
 def _strips(loaded: session.Loaded) -> None:
     batches = loaded.info.batches
     if not strips_of(batches) or session.view().filter.x == "batch":
+        return
+    if len(batches) == 1:
+        said = ", ".join(f"{STRIPS[name]} {short_number(getattr(batches[0], name))}" for name in strips_of(batches))
+        st.html(f'<div class="of-caption">Beside the frames of batch {batches[0].batch}: {said}</div>')
         return
     st.html('<div class="of-section">Beside the frames</div>')
     shown = session.view().filter.batches or loaded.choices.batches

@@ -25,10 +25,14 @@ def show(opened: session.Opened) -> None:
         st.info("Nothing here can be read.", icon=":material/folder_off:")
         return
     newest = list(reversed(opened.runs))[:_MOST]
-    rows = [(markup.address(to_params(View(run=run.run_id))), _row(run)) for run in newest]
+    rows = [(markup.address(to_params(View(run=run.run_id))), _kind(run), _row(run)) for run in newest]
     st.html(markup.linked_table(_HEADER, rows, _NUMBERS))
     if len(opened.runs) > _MOST:
         st.caption(f"The newest {_MOST} of {len(opened.runs):,} runs.")
+
+
+def _kind(run: Run) -> str:
+    return "bad" if first_overflow(run) else "plain"
 
 
 def _row(run: Run) -> tuple[str, ...]:
