@@ -21,7 +21,7 @@ STAGES = {
     "rules": "recorder.policy recorder.triggers recorder.silent recorder.silent_gradients",
     "storage": (
         "recorder.names recorder.encoding recorder.processes recorder.inspection recorder.ring_file recorder.bulk "
-        "recorder.scanning recorder.ring recorder.dump recorder.reading"
+        "recorder.slot_table recorder.scanning recorder.ring recorder.dump recorder.reading"
     ),
     "diagnosis": "recorder.text recorder.verdict recorder.diagnosis recorder.diagnosis.*",
     "measurement": (
@@ -29,7 +29,7 @@ STAGES = {
         "recorder.walk recorder.weights recorder.modules recorder.scripting"
     ),
     "capture": (
-        "recorder.frames recorder.gradients recorder.backward recorder.judge recorder.stream recorder.guard "
+        "recorder.frames recorder.gradients recorder.backward recorder.passed_masks recorder.judge recorder.stream recorder.guard "
         "recorder.gradient_capture recorder.capture recorder.hook_objects recorder.hooks recorder.optimizer_steps "
         "recorder.stalled recorder.blind recorder.step_capture recorder.scaling recorder.batch_facts"
     ),
