@@ -29,7 +29,8 @@ STAGES = {
         "recorder.walk recorder.weights recorder.modules recorder.scripting"
     ),
     "capture": (
-        "recorder.frames recorder.gradients recorder.backward recorder.passed_masks recorder.judge recorder.stream recorder.guard "
+        "recorder.frames recorder.gradients recorder.backward recorder.passed_masks recorder.judge "
+        "recorder.stream recorder.guard "
         "recorder.gradient_capture recorder.capture recorder.hook_objects recorder.hooks recorder.optimizer_steps "
         "recorder.stalled recorder.blind recorder.step_capture recorder.scaling recorder.batch_facts"
     ),
