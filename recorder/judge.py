@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from recorder.frames import OpenFrame
+from recorder.passed_masks import Passed, PassedMasks
 from recorder.policy import Policy
 from recorder.records import Frame, Statistics, TensorRecord
 from recorder.schema import Role, Suppressed
@@ -20,11 +21,12 @@ _WEIGHTS = (Role.PARAMETER, Role.BUFFER, Role.OPTIMIZER_STATE)
 
 @dataclass(frozen=True)
 class Finding:
-    """The first bad tensor of a chain, and the frame that owns it (which may still be open)."""
+    """The first bad tensor of a chain, and the frame that owns it: `frame` where that had ended before."""
 
     owner: OpenFrame
     record: TensorRecord
     is_origin: bool = False
+    frame: Frame | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class _Suspect:
     owner: OpenFrame
     record: TensorRecord
     is_data: bool
+    frame: Frame | None = None  # where the owner has ended
 
 
 class Judge:
@@ -41,6 +44,7 @@ class Judge:
         self._policy = policy
         self._suspects: list[_Suspect] = []
         self._bad_outputs: list[Statistics] = []
+        self._masks = PassedMasks()
         self._suppressed: dict[tuple[str, str, str, str], int] = {}
 
     @property
@@ -50,6 +54,7 @@ class Judge:
     def begin_batch(self) -> None:
         self._suspects.clear()
         self._bad_outputs.clear()
+        self._masks.begin_batch()
 
     def scan(self, owner: OpenFrame, frame: Frame) -> tuple[Frame, Finding | None]:
         """Judge weights and state that were looked at outside a module call: before the batch, or after a step."""
@@ -63,8 +68,26 @@ class Judge:
             if owner.parent is not None and not self._rule(owner.parent, record, []):
                 self._suspects.append(_Suspect(owner.parent, record, False))
         for record in owner.inputs:
-            if record.statistics.flagged and not self._rule(owner, record, []):
-                self._suspects.append(_Suspect(owner, record, self._is_data(owner, record)))
+            if not record.statistics.flagged:
+                continue
+            rule = self._rule(owner, record, [])
+            if rule is None:
+                self._suspect(owner, record)
+            else:
+                self._masks.note(owner, record, rule)
+
+    def _suspect(self, owner: OpenFrame, record: TensorRecord) -> None:
+        is_data = self._is_data(owner, record)
+        if not is_data and not self._is_known(record) and all(s.is_data for s in self._suspects):
+            passed = self._masks.behind_input(owner, record)
+            if passed is not None:
+                self._accuse(passed)
+        self._suspects.append(_Suspect(owner, record, is_data))
+
+    def _accuse(self, passed: Passed) -> None:
+        """What was taken for a mask is a fault."""
+        self._bad_outputs.append(passed.record.statistics)
+        self._suspects.insert(0, _Suspect(passed.owner, passed.record, False, passed.frame))
 
     def exit(self, owner: OpenFrame, frame: Frame) -> tuple[Frame, Finding | None]:
         """Mark what is expected and whether the frame is an origin; the finding that its end brings to light."""
@@ -75,16 +98,23 @@ class Judge:
         is_origin = (
             bool(bad_outputs) and not owner.child_flagged and not _abnormal(frame.records, Role.INPUT, *_WEIGHTS)
         )
+        passed = self._masks.behind_output(owner, bad_outputs) if is_origin else None
+        if passed is not None:
+            self._accuse(passed)
+            is_origin = False
+            frame = _without_excuse(frame, passed)
+        frame = frame._replace(origin=is_origin)
         finding = self._finding(owner, frame, bad_outputs, is_origin)
-        self._suspects = [suspect for suspect in self._suspects if suspect.owner is not owner]
-        return frame._replace(origin=is_origin), finding
+        self._suspects = [s for s in self._suspects if s.owner is not owner and s.frame is None]
+        self._masks.close(owner, frame)
+        return frame, finding
 
     def _finding(
         self, owner: OpenFrame, frame: Frame, bad_outputs: list[TensorRecord], is_origin: bool
     ) -> Finding | None:
         certain = next((s for s in self._suspects if not s.is_data), None)
         if certain is not None:
-            return Finding(certain.owner, certain.record)
+            return Finding(certain.owner, certain.record, frame=certain.frame)
         bad_weights = _abnormal(frame.records, *_WEIGHTS)
         if bad_weights:
             return Finding(owner, bad_weights[0])
@@ -121,17 +151,30 @@ class Judge:
             if rule is not None:
                 record = record._replace(expected=True)
                 self.count_suppressed(rule, frame.module, record)
+                if record.role is not Role.INPUT:  # those were noted when the call began
+                    self._masks.note(owner, record, rule)
             records.append(record)
         return frame._replace(records=tuple(records))
 
     def _rule(self, owner: OpenFrame, record: TensorRecord, beside: list[TensorRecord]) -> str | None:
-        if record.role is Role.INPUT and any(known is record.statistics for known in self._bad_outputs):
-            return None  # the output of a module before, found abnormal there
+        if record.role is Role.INPUT and self._is_known(record):
+            return None
         return self._policy.rule(owner.path, record, beside, _is_trainable(owner, record))
+
+    def _is_known(self, record: TensorRecord) -> bool:
+        """Whether it is the output of a module before, found abnormal there."""
+        return any(known is record.statistics for known in self._bad_outputs)
 
 
 def _abnormal(records: tuple[TensorRecord, ...], *roles: Role) -> list[TensorRecord]:
     return [r for r in records if r.role in roles and r.statistics.flagged and not r.expected]
+
+
+def _without_excuse(frame: Frame, passed: Passed) -> Frame:
+    excused = passed.record.statistics
+    return frame._replace(
+        records=tuple(r._replace(expected=False) if r.statistics is excused else r for r in frame.records)
+    )
 
 
 def _first_to_go_bad(bad: list[TensorRecord]) -> TensorRecord:

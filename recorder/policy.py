@@ -14,6 +14,9 @@ from recorder.records import Statistics, TensorRecord
 from recorder.schema import DtypeLimits, Role
 
 KINDS = ("nan", "inf", "+inf", "-inf")
+LISTED = "listed: "
+"""What the name of a rule begins with that the user has given."""
+
 NEAR_LIMIT = 1 / 8
 """A -inf beside finite values within three binades of the dtype's limit is an overflow, not a mask."""
 
@@ -86,10 +89,11 @@ class Policy:
             return None
         if record.role is Role.INPUT:
             return "additive mask" if _is_additive_mask(record.statistics) else "masked scores"
+        pure = _is_additive_mask(record.statistics)
         if record.role is Role.BUFFER:
-            return "mask buffer"
+            return "mask buffer" if pure or _is_a_table(record) else None
         if record.role is Role.PARAMETER:
-            return "mask parameter" if not trainable or record.statistics.abs_max == 0.0 else None
+            return "mask parameter" if _is_a_table(record) and (pure or not trainable) else None
         if record.role is Role.OUTPUT:
             return _output_rule(record, list(beside))
         return None
@@ -98,7 +102,7 @@ class Policy:
         """The rule when the user's own list excuses a flagged record."""
         for pattern in self._patterns:
             if pattern.matches(module, record.role, record.key, record.statistics):
-                return f"listed: {pattern.text}"
+                return LISTED + pattern.text
         return None
 
     def _near_limit(self, record: TensorRecord) -> bool:
@@ -115,11 +119,19 @@ def _is_additive_mask(statistics: Statistics) -> bool:
     return statistics.abs_max in (0.0, None)
 
 
+def _is_a_table(record: TensorRecord) -> bool:
+    """Whether it has rows and columns. A bias, a running variance or a list of frequencies is no mask."""
+    return "," in (record.layout.shape or "").rstrip(",)")
+
+
 def _output_rule(record: TensorRecord, beside: list[TensorRecord]) -> str | None:
     """A -inf in an output is legitimate when it was passed on, or when a mask put it between unchanged values.
 
     Where a floating input holds an exact zero the -inf may be a logarithm's, and is never excused by shape alone.
+    A single number, such as a loss, has nothing to mask, and a layer that has weights does not hand values on.
     """
+    if record.layout.numel == 1:
+        return None
     if any(only_neginf(other.statistics) for other in beside):
         return "mask passed on"
     inputs = [other for other in beside if other.role is Role.INPUT and other.statistics.abs_max is not None]
@@ -128,7 +140,8 @@ def _output_rule(record: TensorRecord, beside: list[TensorRecord]) -> str | None
         return None
     if any(other not in floating for other in inputs):
         return "masked by an input"
-    if any(_holds_values_of(other, record) for other in floating):
+    has_weights = any(other.role is Role.PARAMETER for other in beside)
+    if not has_weights and any(_holds_values_of(other, record) for other in floating):
         return "filtered logits"
     return None
 

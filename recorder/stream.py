@@ -109,7 +109,8 @@ class FrameStream:
         assert event.frame is not None
         frame, finding = self._judged(event.moment, event.owner, event.frame)
         if finding is not None:
-            self._findings.append(Found(finding, event.owner, frame))
+            owner, found_in = (event.owner, frame) if finding.frame is None else (finding.owner, finding.frame)
+            self._findings.append(Found(finding, owner, found_in))
         return [frame] if event.moment is not Moment.SCANNED or finding is not None else []
 
     def _deliver_gradient(self, owner: OpenFrame, arrival: Arrival) -> list[Frame]:

@@ -109,6 +109,21 @@ def test_an_output_that_came_from_nothing_is_abnormal() -> None:
     assert rule(scores(neginf=1)) is None
 
 
+def test_a_bias_or_a_running_variance_with_a_minus_inf_is_no_mask() -> None:
+    assert rule(tensor(Role.BUFFER, "running_var", 3.5, abs_min=0.1, neginf=1, shape=(8,))) is None
+    assert rule(tensor(Role.PARAMETER, "bias", 0.0, abs_min=0.0, neginf=1, shape=(8,))) is None
+
+
+def test_a_loss_of_minus_inf_masks_nothing() -> None:
+    loss = tensor(Role.OUTPUT, "loss", None, neginf=1, shape=())
+    assert rule(loss, truths(), mask()) is None
+
+
+def test_a_layer_with_weights_does_not_hand_its_input_on() -> None:
+    weight = tensor(Role.PARAMETER, "weight", 1.0, abs_min=0.1)
+    assert rule(scores(neginf=1), weight, scores(Role.INPUT, "0")) is None
+
+
 # the user's list
 
 
