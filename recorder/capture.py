@@ -122,9 +122,12 @@ class Capture:
         if owner is None:
             return
         if self._clock.recording and plan.recorded:
-            records = [*self._weights_of(owner), *owner.inputs]
+            weights, was_flagged = self._weights_of(owner), owner.flagged
+            records = [*weights, *owner.inputs]
             for key, value in outputs:
                 self._add(owner, records, Role.OUTPUT, key, value)
+            if owner.flagged and not was_flagged and _holds_nan_or_inf(records):
+                records[: len(weights)] = self._look_again(owner)
             self._emit(owner, records)
         if plan.is_root and not owner.recompute and not any(frame.plan is plan for frame in self.stack.frames):
             self._observer.end_forward(owner, output)
@@ -138,6 +141,11 @@ class Capture:
             weights = plan.weights = self._look_at_weights(module)
         owner.flagged |= weights.flagged
         return weights.records
+
+    def _look_again(self, owner: OpenFrame) -> Sequence[TensorRecord]:
+        """The weights of a module that is about to be accused: edits of `.data` bump no version."""
+        self._meter.forget()
+        return self._weights_of(owner)
 
     def _look_at_weights(self, module: nn.Module) -> Weights:
         """Records of the module's own parameters and buffers, to be used again while none of them changes."""
@@ -228,3 +236,8 @@ class Capture:
             self._stream.exit(owner, frames[owner])
         self.stack.reset()
         return frames
+
+
+def _holds_nan_or_inf(records: list[TensorRecord]) -> bool:
+    """Other than -inf, which a mask may have put there."""
+    return any(record.statistics.num_nan or record.statistics.num_posinf for record in records)
