@@ -77,8 +77,8 @@ class PassedMasks:
 
 def is_no_mask(record: TensorRecord) -> bool:
     """Whether these -inf stand between other values, and are too few to fill a row."""
-    rows = re.findall(r"\d+", record.layout.shape or "")
-    few = bool(rows) and (record.statistics.num_neginf or 0) < int(rows[-1])
+    sizes = [int(size) for size in re.findall(r"\d+", record.layout.shape or "") if size != "1"]
+    few = bool(sizes) and (record.statistics.num_neginf or 0) < sizes[-1]
     return few and record.statistics.abs_max not in (0.0, None)
 
 
