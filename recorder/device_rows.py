@@ -62,7 +62,8 @@ class DeviceRows:
         return self._buffers[number][row]
 
     def _make_buffer(self) -> torch.Tensor:
-        return torch.empty((ROWS, _COLUMNS), dtype=self._dtype, device=self._device)
+        with torch.inference_mode(False):  # or it could not be written to after the first evaluation
+            return torch.empty((ROWS, _COLUMNS), dtype=self._dtype, device=self._device)
 
 
 def _reduce(

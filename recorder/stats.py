@@ -25,19 +25,21 @@ class _Scratch(threading.local):
         self.buffers: dict[torch.dtype, torch.Tensor] = {}
 
     def like(self, piece: torch.Tensor) -> torch.Tensor:
-        buffer = self.buffers.get(piece.dtype)
-        if buffer is None:
-            buffer = self.buffers[piece.dtype] = torch.empty(PIECE, dtype=piece.dtype)
-        return buffer[: piece.numel()].view(piece.shape)
+        return self._buffer(piece.dtype)[: piece.numel()].view(piece.shape)
 
     def wide(self, piece: torch.Tensor) -> torch.Tensor:
         """The piece as one dimension of float64, in the buffer: sums of squares then neither overflow nor round."""
-        buffer = self.buffers.get(torch.float64)
-        if buffer is None:
-            buffer = self.buffers[torch.float64] = torch.empty(PIECE, dtype=torch.float64)
-        flat = buffer[: piece.numel()]
+        flat = self._buffer(torch.float64)[: piece.numel()]
         flat.view(piece.shape).copy_(piece)
         return flat
+
+    def _buffer(self, dtype: torch.dtype) -> torch.Tensor:
+        buffer = self.buffers.get(dtype)
+        if buffer is None:
+            # a normal tensor of the CPU, in whatever mode and default device the first large tensor is met
+            with torch.inference_mode(False):
+                buffer = self.buffers[dtype] = torch.empty(PIECE, dtype=dtype, device="cpu")
+        return buffer
 
 
 _scratch = _Scratch()

@@ -241,3 +241,17 @@ def test_more_rows_than_a_buffer_holds_keep_their_numbers() -> None:
     assert numbers == list(range(ROWS + 3))
     assert rows.read() == []
     assert rows.add(torch.tensor([5.0])) == 0
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_numbers_are_the_same_whatever_mode_and_default_device_came_first(full: bool) -> None:
+    """What is kept between calls is neither an inference tensor nor on the default device."""
+    large = torch.ones(stats.PIECE // 4)
+    stats._scratch.buffers.clear()
+    with torch.inference_mode(), torch.device("meta"):
+        first = measure(large, full), measure_plain(large)
+    assert (measure(large, full), measure_plain(large)) == first
+    with torch.inference_mode():
+        rows = DeviceRows(large.device, full)
+    rows.add(large)
+    assert rows.read()[0].abs_max == 1.0
