@@ -1,4 +1,4 @@
-"""Every error that Overflight raises on purpose."""
+"""Every error that Overflight raises on purpose. All of them pickle: worker processes send theirs home."""
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ class ConfigurationError(RecorderError, ValueError):
         self.argument = argument
         self.problem = problem
 
+    def __reduce__(self) -> tuple[type[ConfigurationError], tuple[str, str]]:
+        return type(self), (self.argument, self.problem)
+
 
 class OverflowDetected(RecorderError, ValueError):
     """An inf or nan appeared; its dump is already on disk.
@@ -35,6 +38,9 @@ class OverflowDetected(RecorderError, ValueError):
         self.trigger = trigger
         self.dump = dump
 
+    def __reduce__(self) -> tuple[type[OverflowDetected], tuple[str, Trigger, Path | None]]:
+        return type(self), (str(self), self.trigger, self.dump)
+
 
 class BatchLimitReached(RecorderError, ValueError):
     """The run was stopped after the batch that `abort_after_batch` names."""
@@ -47,3 +53,6 @@ class DumpError(RecorderError):
         super().__init__(f"{path}: {problem}")
         self.path = Path(path)
         self.problem = problem
+
+    def __reduce__(self) -> tuple[type[DumpError], tuple[Path, str]]:
+        return type(self), (self.path, self.problem)
