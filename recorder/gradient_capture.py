@@ -95,7 +95,8 @@ class GradientCapture:
     def _accumulated(self, path: str, name: str, module: nn.Module, gradient: torch.Tensor) -> None:
         if not self._clock.recording:
             return
-        record = record_of(Role.GRADIENT, name, self._meter.measure(gradient))
+        # not remembered by a weak reference: torch refuses to swap (in `module.to`) a .grad that has one
+        record = record_of(Role.GRADIENT, name, self._meter.measure(gradient, remember=False))
         plan, clock = self._plans[path], self._clock
         if not plan.calls and clock.batch >= 0:
             self._uncalled(path, name, module, plan, clock.batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -28,7 +29,7 @@ class Measured(NamedTuple):
 
 
 class _Remembered(NamedTuple):
-    reference: weakref.ref[torch.Tensor]
+    reference: Callable[[], torch.Tensor | None]
     version: int
     measured: Measured
 
@@ -60,7 +61,7 @@ class Meter:
             return self.measure(value)
         return Measured(self.layouts.of_other(value), NOT_MEASURED, False)
 
-    def measure(self, tensor: torch.Tensor) -> Measured:
+    def measure(self, tensor: torch.Tensor, *, remember: bool = True) -> Measured:
         """The Measured of a tensor. Gradients must be disabled; never raises for what cannot be measured."""
         known = self._remembered.get(id(tensor))
         if (
@@ -71,7 +72,8 @@ class Meter:
         ):
             return known.measured
         measured = self._measure_anew(tensor)
-        self._remember(tensor, measured)
+        if remember:
+            self._remember(tensor, measured)
         return measured
 
     def read_rows(self) -> dict[torch.device, list[Statistics]]:
@@ -86,7 +88,7 @@ class Meter:
         try:
             if tensor.is_inference():
                 return
-            self._remembered[id(tensor)] = _Remembered(weakref.ref(tensor), tensor._version, measured)
+            self._remembered[id(tensor)] = _Remembered(_reference_to(tensor), tensor._version, measured)
         except (RuntimeError, TypeError, ValueError):
             return  # a tensor without a version counter, or not initialised yet, is measured each time
 
@@ -98,8 +100,11 @@ class Meter:
             and tensor.device.type == "cpu"
             and not (self._defer or tensor.is_nested or _unusual_context())
         ):
-            statistics = measure(tensor, True) if self._full else measure_plain(tensor)
-            return Measured(self.layouts.of_tensor(tensor), statistics, statistics.flagged)
+            try:
+                statistics = measure(tensor, True) if self._full else measure_plain(tensor)
+                return Measured(self.layouts.of_tensor(tensor), statistics, statistics.flagged)
+            except RuntimeError:  # a batched gradient looks plain, and has no value to be read
+                pass
         return self._measure_carefully(tensor)
 
     def _measure_carefully(self, tensor: torch.Tensor) -> Measured:
@@ -122,6 +127,11 @@ class Meter:
             return Measured(layout, row, row.flagged)
         self.has_rows = True
         return Measured(layout, row, False, tensor.device)
+
+
+def _reference_to(tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:
+    """A weak reference; to a parameter a plain one, as torch refuses to swap (in `module.to`) what has weak ones."""
+    return (lambda: tensor) if isinstance(tensor, torch.nn.Parameter) else weakref.ref(tensor)
 
 
 def _unusual_context() -> bool:

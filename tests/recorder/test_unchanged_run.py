@@ -685,3 +685,26 @@ def test_workers_of_a_data_loader_do_not_close_the_recorder(recording: Watch) ->
     for batch in loader:
         model(batch)
     assert set(recording.rows().batch) == {0, 1}
+
+
+def test_parameters_can_be_swapped_while_a_recorder_watches(recording: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`module.to` swaps the parameters of subclasses (DTensor, say), and refuses what has a weak reference."""
+    monkeypatch.setattr("torch.__future__._swap_module_params_on_conversion", True)
+    model = mlp()
+    recording(model)
+    model(torch.ones(3, 4)).sum().backward()
+    assert model.double()(torch.ones(3, 4).double()).dtype is torch.float64
+
+
+def test_batched_gradients_are_as_before_and_recording_goes_on(recording: Watch) -> None:
+    model, x = mlp().eval(), torch.ones(1, 4, requires_grad=True)
+
+    def jacobian() -> torch.Tensor:
+        y = model(x)[0]
+        return torch.autograd.grad(y, x, torch.eye(len(y)), is_grads_batched=True)[0]
+
+    expected = jacobian()
+    recording(model)
+    assert torch.equal(jacobian(), expected)
+    model(x)
+    assert set(recording.rows().batch) == {0, 1}
