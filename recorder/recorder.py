@@ -203,15 +203,12 @@ class Recorder:
         if self._closed:
             return
         self._closed = True
-        self._guard.live = False
         try:
-            with self._clock.lock:
-                self._finish_batch()
+            self._guard.run(self._finish_batch)
         finally:
+            self._guard.live = False
             self._detach()
-            self._write_info()
-            self._ring.close(clean=True)
-            self._ring.unlink()
+            self._let_go()
 
     def __enter__(self) -> Recorder:
         self._refuse_if_closed()
@@ -220,9 +217,17 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is not None:
+        if error is None:
+            self.close()
+            return
+        try:
             self.spill_for_exception(error)
-        self.close()
+        except Exception as own:
+            self.failed(own)
+        try:
+            self.close()
+        except Exception as own:  # a finding that was still waiting: it must not take the place of the user's error
+            warnings.warn(str(own), RuntimeWarning, stacklevel=2)
 
     # what the end of the process calls
 
@@ -375,10 +380,20 @@ class Recorder:
         if self._compiled:
             recompile()
         self._scaling.forget()
+        self._meter.forget()
         self._steps.detach()
         if self._gradients is not None:
             self._gradients.detach()
         process_end.unwatch(self)
+
+    def _let_go(self) -> None:
+        """Write the last words. A directory that is gone or full is no reason to fail a run that has ended."""
+        ring = self._ring
+        for write in (self._spiller.end_trace, self._write_info, lambda: ring.close(clean=True), ring.unlink):
+            try:
+                write()
+            except (OSError, RecorderError) as error:
+                warnings.warn(f"Overflight could not finish its run: {error}", RuntimeWarning, stacklevel=3)
 
     def _write_info(self) -> None:
         info = self._info()

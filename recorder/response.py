@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recorder.capture import Capture
 from recorder.errors import OverflowDetected
-from recorder.front_end import FrontEnd
+from recorder.front_end import FrontEnd, place_text
 from recorder.guard import Guard
 from recorder.scaling import LossScaling
 from recorder.schema import Trigger, TriggerKind
@@ -94,7 +94,14 @@ class Response:
         if callable(action):
             self._guard.call_user(lambda: action(trigger))
             return
-        message = self._front_end.overflow(trigger, dump)
+        message = self._message(trigger, dump)
         if action == "raise":
             raise OverflowDetected(message, trigger, dump)
         warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _message(self, trigger: Trigger, dump: Path | None) -> str:
+        try:
+            return self._front_end.overflow(trigger, dump)
+        except Exception:  # a dump that can't be read back, or a diagnosis that fails: it went bad all the same
+            shown = f"The dump tells the story: overflight report {dump}"
+            return f"{place_text(trigger)}\n{shown}"

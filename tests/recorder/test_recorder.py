@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ from tests.recorder.watching import Bomb, forward, hooks_of, trigger_of
 
 def model_with(*bombs: Bomb) -> nn.Sequential:
     return nn.Sequential(nn.Linear(2, 2), *bombs, nn.Linear(2, 1))
+
+
+class Raising(nn.Module):
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self.error = error
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise self.error
 
 
 def run(model: nn.Module, batches: int) -> None:
@@ -295,10 +305,41 @@ def test_an_error_of_the_recorders_own_never_reaches_the_run(tmp_path: Path, mon
     with Recorder(model, tmp_path) as recorder:
         run(model, 1)
         monkeypatch.setattr(recorder._spiller, "append", lambda _: 1 / 0)
-        with pytest.warns(RuntimeWarning, match="stopped recording in batch 1: ZeroDivisionError") as caught:
+        with pytest.warns(RuntimeWarning, match=r"stopped recording in batch \d: ZeroDivisionError") as caught:
             run(model, 3)
         assert len(caught) == 1
     assert list(hooks_of(model)) == []
+
+
+def test_a_run_directory_that_is_gone_does_not_fail_the_run(tmp_path: Path) -> None:
+    model = model_with()
+    recorder = Recorder(model, tmp_path)
+    run(model, 1)
+    shutil.rmtree(recorder.run_dir)
+    with pytest.warns(RuntimeWarning, match="could not finish its run"):
+        recorder.close()
+    assert list(hooks_of(model)) == []
+
+
+def test_the_users_exception_is_not_replaced_by_a_finding_that_was_waiting(tmp_path: Path) -> None:
+    """In batch mode the overflow is found when the device is read, here as the recorder closes."""
+    model = nn.Sequential(Bomb(), Raising(KeyboardInterrupt()))
+    with (
+        pytest.warns(RuntimeWarning, match="inf in output of 0"),
+        pytest.raises(KeyboardInterrupt),
+        Recorder(model, tmp_path, check="batch") as recorder,
+    ):
+        model(torch.ones(2))
+    assert {kind for kind, _, _ in trigger_files(recorder)} == {"exception", "overflow"}
+    assert list(hooks_of(model)) == []
+
+
+def test_an_overflow_raises_even_if_the_diagnosis_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recorder.front_end.headline", lambda *_: 1 / 0)
+    model = model_with(Bomb())
+    message = "inf or nan in output of 1.*\n.*overflight report"
+    with pytest.raises(OverflowDetected, match=message), Recorder(model, tmp_path):
+        run(model, 1)
 
 
 def test_a_tensor_that_lies_about_itself_is_recorded_without_numbers(tmp_path: Path) -> None:
