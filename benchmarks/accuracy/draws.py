@@ -37,22 +37,24 @@ LARGEST_WEIGHT = 6e4  # just below the limit of float16: it is the product that 
 
 def output_written(draw: Draw) -> Fault:
     """An inf or nan in an output, put there by the module itself."""
-    seen, value, where = draw.one(draw.survey.outputs()), draw.value(), draw.random.random()
+    seen: Seen = draw.one(draw.survey.outputs())
+    value, where = draw.value_in(seen.tensor), draw.random.random()
 
     def install(training: Training, moment: Moment) -> None:
         inside_call(training, moment, seen, put_out=striking(moment, lambda t: written(t, value, where)))
 
-    return Fault(f"{value} written into an output", (seen.place("forward", "output"),), install)
+    return Fault(f"{value} written into an output", (seen.place("forward", "output"),), install, value)
 
 
 def input_written(draw: Draw) -> Fault:
     """An inf or nan in an input, put there by the code around the module."""
-    seen, value, where = draw.one(draw.survey.inputs()), draw.value(), draw.random.random()
+    seen: Seen = draw.one(draw.survey.inputs())
+    value, where = draw.value_in(seen.tensor), draw.random.random()
 
     def install(training: Training, moment: Moment) -> None:
         before_call(training, moment, seen, striking(moment, lambda t: written(t, value, where)))
 
-    return Fault(f"{value} written into an input", (seen.place("forward", "input"),), install)
+    return Fault(f"{value} written into an input", (seen.place("forward", "input"),), install, value)
 
 
 def parameter_written(draw: Draw) -> Fault:
@@ -67,7 +69,7 @@ def buffer_poisoned(draw: Draw) -> Fault:
 
 
 def _weight_written(draw: Draw, weight: Tensor, role: str) -> Fault:
-    value, where = draw.value(), draw.random.random()
+    value, where = draw.value_in(weight), draw.random.random()
     path, name = draw.survey.owners(weight)[0]
 
     def install(training: Training, moment: Moment) -> None:
@@ -77,7 +79,7 @@ def _weight_written(draw: Draw, weight: Tensor, role: str) -> Fault:
 
         moment.before_batch.append(poison)
 
-    return Fault(f"{value} written into a {role}", owner_places(draw.survey, weight, "forward", role), install)
+    return Fault(f"{value} written into a {role}", owner_places(draw.survey, weight, "forward", role), install, value)
 
 
 def parameter_written_late(draw: Draw) -> Fault:
@@ -85,20 +87,22 @@ def parameter_written_late(draw: Draw) -> Fault:
     called = [s for s in draw.survey.inputs() if s.module._parameters and s.call == 0]
     seen: Seen = draw.one(called)
     name = draw.one([n for n, p in seen.module._parameters.items() if p is not None])
-    value, where = draw.value(), draw.random.random()
     weight = seen.module._parameters[name]
     if weight is None or shared_weights(draw.survey, weight):
         raise Unsuited
+    value, where = draw.value_in(weight), draw.random.random()
+    behind_autograd = draw.random.random() < 0.5
 
     def install(training: Training, moment: Moment) -> None:
         def poison(tensor: Tensor) -> Tensor:
-            write(named(training, seen.path, name), value, where)
+            own = named(training, seen.path, name)
+            write(own.data if behind_autograd else own, value, where)
             return tensor
 
         before_call(training, moment, seen, striking(moment, poison))
 
     place = Place("forward", seen.path, "parameter", name)
-    return Fault(f"{value} written into a parameter, mid-forward", (place,), install)
+    return Fault(f"{value} written into a parameter, mid-forward", (place,), install, value)
 
 
 def weight_scaled(draw: Draw) -> Fault:
@@ -172,14 +176,7 @@ def grad_input_spoiled(draw: Draw) -> Fault:
 
         inside_call(training, moment, seen, received=spoil)
 
-    # where several modules share the tensor, autograd adds their gradients up before anyone can see them
-    alike = [
-        s.place("backward", "grad_input")
-        for s in draw.survey.consumers(seen.tensor)
-        if not (s is seen or is_inside(s.path, seen.path) or is_inside(seen.path, s.path))
-    ]
-    own = seen.place("backward", "grad_input")
-    return Fault(f"{value} made by a backward", (own, *alike), install)
+    return Fault(f"{value} made by a backward", _grad_input_names(draw, seen), install)
 
 
 def grad_output_spoiled(draw: Draw) -> Fault:
@@ -197,6 +194,59 @@ def grad_output_spoiled(draw: Draw) -> Fault:
         inside_call(training, moment, seen, put_out=hook)
 
     return Fault(f"{value} written into the gradient of an output", _same_gradient(draw, seen), install)
+
+
+def _grad_input_names(draw: Draw, seen: Seen) -> tuple[Place, ...]:
+    """The names of an input's gradient: autograd adds up those of all modules that share the tensor."""
+    alike = [
+        s.place("backward", "grad_input")
+        for s in draw.survey.consumers(seen.tensor)
+        if not (s is seen or is_inside(s.path, seen.path) or is_inside(seen.path, s.path))
+    ]
+    return (seen.place("backward", "grad_input"), *alike)
+
+
+def grad_input_hooked(draw: Draw) -> Fault:
+    """As `grad_input_spoiled`, by a backward hook of the module's."""
+    gradients_wanted(draw.training)
+    given = [s for s in draw.survey.inputs() if s.got_gradient and s.key.isdigit() and draw.survey.is_called_once(s)]
+    seen: Seen = draw.one([s for s in given if draw.survey.gives_gradient(s)])
+    value, where = draw.value(), draw.random.random()
+
+    def install(training: Training, moment: Moment) -> None:
+        def hook(_: nn.Module, grad_input: tuple[Tensor | None, ...], __: object) -> tuple[Tensor | None, ...] | None:
+            own = grad_input[int(seen.key)]
+            if not moment.is_now or own is None:
+                return None
+            moment.struck = True
+            spoilt = written(own, value, where)
+            return tuple(spoilt if i == int(seen.key) else one for i, one in enumerate(grad_input))
+
+        twin(training, seen.path).register_full_backward_hook(hook)
+
+    return Fault(f"{value} put into grad_input by a backward hook", _grad_input_names(draw, seen), install)
+
+
+def grad_output_hooked(draw: Draw) -> Fault:
+    """As `grad_output_spoiled`, by a backward pre-hook of the module's: what it receives is bad, not what was sent."""
+    gradients_wanted(draw.training)
+    outputs = [s for s in draw.survey.outputs() if s.got_gradient and s.key == "" and draw.survey.is_called_once(s)]
+    seen: Seen = draw.one(outputs)
+    value, where = draw.value(), draw.random.random()
+
+    def install(training: Training, moment: Moment) -> None:
+        def hook(_: nn.Module, grad_output: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+            if not moment.is_now:
+                return None
+            moment.struck = True
+            return (written(grad_output[0], value, where), *grad_output[1:])
+
+        twin(training, seen.path).register_full_backward_pre_hook(hook)
+
+    own = seen.place("backward", "grad_output")
+    inside = [s.place("backward", "grad_output") for s in draw.survey.producers(seen.tensor) if s is not seen]
+    inner = [place for place in inside if is_inside(place.module, seen.path)]
+    return Fault(f"{value} put into grad_output by a backward hook", (own, *inner), install)
 
 
 def _same_gradient(draw: Draw, seen: Seen) -> tuple[Place, ...]:
@@ -298,7 +348,8 @@ def adam_eps_removed(draw: Draw) -> Fault:
 
 def step_overwritten(draw: Draw) -> Fault:
     """An inf or nan that the step itself leaves in a parameter."""
-    parameter, value, where = draw.parameter(), draw.value(), draw.random.random()
+    parameter = draw.parameter()
+    value, where = draw.value(), draw.random.random()
     path, name = draw.survey.owners(parameter)[0]
 
     def install(training: Training, moment: Moment) -> None:
@@ -332,6 +383,8 @@ KINDS: tuple[Callable[[Draw], Fault], ...] = (
     loss_spoiled,
     grad_input_spoiled,
     grad_output_spoiled,
+    grad_input_hooked,
+    grad_output_hooked,
     gradient_spoiled,
     state_corrupted,
     rate_spoiled,

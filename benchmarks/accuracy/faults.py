@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from benchmarks.accuracy.survey import Place, Seen, Survey
 from benchmarks.accuracy.training import Precision, Training
+from recorder.walk import leaves
 
 Action = Callable[[], None]
 
@@ -71,6 +72,12 @@ class Fault:
     what: str
     right: tuple[Place, ...]
     install: Callable[[Training, Moment], None]
+    value: float | None = None
+
+    @property
+    def may_be_a_mask(self) -> bool:
+        """A -inf that does no harm is a mask to anyone who does not know where it came from."""
+        return self.value == -math.inf
 
 
 @dataclass
@@ -90,10 +97,29 @@ class Draw:
     def value(self) -> float:
         return self.random.choice((math.nan, math.inf))
 
+    def value_in(self, tensor: Tensor) -> float:
+        """A value to write into a tensor. Zeros with a -inf among them are what a mask looks like."""
+        values = (math.nan, math.inf, -math.inf) if bool((tensor != 0).any()) else (math.nan, math.inf)
+        return self.random.choice(values)
+
     def parameter(self) -> nn.Parameter:
         """Any trainable parameter with a gradient."""
         found: nn.Parameter = self.one([p for p in self.training.model.parameters() if p.grad is not None])
         return found
+
+
+class Harm:
+    """Whether any module of a model puts out a nan or +inf."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.done = False
+        for module in model.modules():
+            module.register_forward_hook(self._look)
+
+    def _look(self, _module: nn.Module, _args: Any, output: Any) -> None:
+        for _, leaf in leaves(output):
+            if isinstance(leaf, Tensor) and leaf.is_floating_point():
+                self.done |= bool((leaf.isnan() | leaf.isposinf()).any())
 
 
 def written(tensor: Tensor, value: float, where: float) -> Tensor:

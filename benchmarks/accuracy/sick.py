@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.draws import KINDS
-from benchmarks.accuracy.faults import Draw, Fault, Moment, Unsuited
+from benchmarks.accuracy.faults import Draw, Fault, Harm, Moment, Unsuited
 from benchmarks.accuracy.models import ARCHITECTURES, Architecture
 from benchmarks.accuracy.survey import Place, Survey
 from benchmarks.accuracy.training import Precision, Training, quietly, seed_everything
@@ -94,6 +94,7 @@ def _healthy(architecture: Architecture, precision: Precision, seed: int, batch:
 def _strikes(case: Case) -> bool:
     """Whether the fault does its work in its batch, as a run without the recorder shows."""
     training, moment = _prepare(case)
+    harm = Harm(training.model)
     try:
         for number in _numbers(case, moment):
             training.step(number, moment.change_loss)
@@ -101,7 +102,7 @@ def _strikes(case: Case) -> bool:
         raise
     except Exception:  # some models refuse what the fault made: that is how such a run ends
         return moment.struck
-    return moment.struck
+    return moment.struck and (harm.done or not case.fault.may_be_a_mask)
 
 
 def _prepare(case: Case) -> tuple[Training, Moment]:

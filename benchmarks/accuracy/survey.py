@@ -91,6 +91,9 @@ class Survey:
             if one.role == "output"
         )
 
+    def is_called_once(self, seen: Seen) -> bool:
+        return not any(one.module is seen.module and one.call != seen.call for one in self.seen)
+
     def producers(self, tensor: Tensor) -> list[Seen]:
         """The module calls that put out this very tensor, the innermost first."""
         return [seen for seen in self.seen if seen.role == "output" and seen.tensor is tensor]
