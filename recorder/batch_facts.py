@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from dataclasses import replace
@@ -9,7 +10,8 @@ from typing import Any
 
 import torch
 
-from recorder.schema import BatchInfo
+from recorder.records import Frame
+from recorder.schema import BatchInfo, Phase, Role
 from recorder.walk import leaves
 
 KEPT_BATCHES = 4096
@@ -26,6 +28,7 @@ class BatchFacts:
         )
         self._kept: deque[BatchInfo] = deque(maxlen=KEPT_BATCHES)
         self._current: BatchInfo | None = None
+        self._squares: dict[tuple[str, str], float] = {}
 
     @property
     def batches(self) -> tuple[BatchInfo, ...]:
@@ -43,7 +46,19 @@ class BatchFacts:
         if self._current is not None:
             self._current = replace(self._current, **facts)
 
+    def see(self, frame: Frame) -> None:
+        """Take the gradients of parameters into the norm; a later one of a parameter replaces an earlier."""
+        if frame.phase is not Phase.BACKWARD:
+            return
+        for record in frame.records:
+            rms, numel = record.statistics.rms, record.layout.numel
+            if record.role is Role.GRADIENT and rms is not None and numel is not None:
+                self._squares[frame.module, record.key] = rms * rms * numel
+
     def end_batch(self) -> None:
+        if self._squares:
+            self.note(grad_norm=math.sqrt(sum(self._squares.values())))
+            self._squares.clear()
         if self._current is not None:
             self._kept.append(self._current)
             self._current = None

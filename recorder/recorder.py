@@ -350,6 +350,8 @@ class Recorder:
         self._spiller.append(frames)
         for frame in frames:
             self._silent.see(frame)
+            if self._settings.full:
+                self._facts.see(frame)
 
     def _stepping(self, optimizer: torch.optim.Optimizer) -> bool:
         """A step begins; whether it will do nothing."""
