@@ -138,8 +138,8 @@ def _output_rule(record: TensorRecord, beside: list[TensorRecord]) -> str | None
     floating = [other for other in inputs if "float" in other.layout.dtype]
     if any(other.statistics.abs_min == 0.0 for other in floating):
         return None
-    if any(other not in floating for other in inputs):
-        return "masked by an input"
+    if any(other not in floating and (other.statistics.abs_max or 0.0) <= 1.0 for other in inputs):
+        return "masked by an input"  # true and false; larger numbers are ids or positions, and mask nothing
     has_weights = any(other.role is Role.PARAMETER for other in beside)
     if not has_weights and any(_holds_values_of(other, record) for other in floating):
         return "filtered logits"
