@@ -47,6 +47,9 @@ def write_synthetic_dump(path: Path, records: int, blocks: int = 24, backward: b
     rows = list(_batch(blocks, backward))
     batches = max(1, round(records / len(rows)))
     table = synthetic_table(rows, batches)
+    while table.num_rows < 0.99 * records:  # it ended early, in an overflow
+        batches = max(batches + 1, round(batches * records / table.num_rows))
+        table = synthetic_table(rows, batches)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_dump(path, table, _info(table, rows, batches))
     return path

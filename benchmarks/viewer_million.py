@@ -104,7 +104,7 @@ def _redraws(app: App, counts: dict[str, int], rounds: int) -> list[float]:
 
 def _memory() -> float:
     """The most that any server below us has held, in MB: its peak resident set where the system tells, else now's."""
-    servers = [one for one in psutil.Process().children(recursive=True) if "streamlit" in " ".join(one.cmdline())]
+    servers = [one for one in psutil.Process().children(recursive=True) if "viewer.server" in one.cmdline()]
     return max(_peak(one) for one in servers)
 
 

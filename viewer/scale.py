@@ -102,7 +102,8 @@ def scale_of(
     seen = np.concatenate([logs, tail[tail >= floor]])
     low, high = (float(seen.min()), float(seen.max())) if len(seen) else (-1.0, 1.0)
     limits = list(_limits(finfo, dtypes))
-    shown = [limit for limit in limits if low - NEAR < math.log10(limit.value) < high + NEAR]
+    lowest = max(low - NEAR, floor)
+    shown = [limit for limit in limits if lowest < math.log10(limit.value) < high + NEAR]
     edges = [math.log10(limit.value) for limit in shown]
     low, high = min([low, *edges]), max([high, *edges])
     pad = max(0.25, (high - low) * 0.045)

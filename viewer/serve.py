@@ -52,7 +52,7 @@ def _command(port: int) -> list[str]:
         "client.toolbarMode": "minimal",
     }
     flags = [f"--{name}={value}" for name, value in options.items()]
-    return [sys.executable, "-m", "streamlit", "run", str(_APP), *flags]
+    return [sys.executable, "-m", "viewer.server", "run", str(_APP), *flags]
 
 
 def _environment(paths: list[Path]) -> dict[str, str]:

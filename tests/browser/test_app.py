@@ -148,7 +148,7 @@ def test_a_link_restores_everything(app: App, place: Place) -> None:
     app.wait_for_points(shown(place.overflow, chosen))
     expect(app.page.get_by_label("Modules").first).to_have_value("ff")
     pressed = app.page.locator('button[aria-pressed="true"], button[aria-checked="true"]').all_inner_texts()
-    assert pressed == ["input", "output", "Overview", "abs max", "Batch"]
+    assert pressed == ["input", "output", "Overview", "● abs max", "Batch"]
     assert ORIGIN_MODULE in app.text('.of-section:has-text("encoder")')
     assert app.query()["metric"] == "abs_max"
 

@@ -9,7 +9,7 @@ import streamlit as st
 from recorder.errors import DumpError
 from recorder.schema import RunInfo, SilentWarning, TriggerKind
 from viewer import markup
-from viewer.chart_style import METRIC_WORDS, short_number
+from viewer.chart_style import METRIC_GLYPHS, METRIC_WORDS, short_number
 from viewer.charts import depth_figure
 from viewer.facts import key_facts, started_text
 from viewer.pages import frame_panel, heading, session
@@ -107,9 +107,13 @@ def _metric_pills(loaded: session.Loaded, view: View) -> None:
     st.session_state["metrics"] = [metric for metric in view.filter.metrics if metric in loaded.choices.metrics]
     change = session.on_change(lambda now, metrics: narrowed(now, metrics=tuple(metrics) or ("abs_max",)), "metrics")
     st.pills(
-        "Metrics", loaded.choices.metrics, selection_mode="multi", format_func=METRIC_WORDS.__getitem__,
+        "Metrics", loaded.choices.metrics, selection_mode="multi", format_func=_metric_word,
         key="metrics", on_change=change, label_visibility="collapsed",
     )  # fmt: skip
+
+
+def _metric_word(metric: str) -> str:
+    return f"{METRIC_GLYPHS[metric]} {METRIC_WORDS[metric]}"
 
 
 def _point_chosen() -> None:
