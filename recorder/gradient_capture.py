@@ -54,7 +54,10 @@ class GradientCapture:
         """Write the backward frames that wait for gradients which will not come."""
         self._stream.write(self._assembly.finish())
 
-    def watch_parameters(self, modules: list[tuple[str, nn.Module, ModulePlan]]) -> None:
+    def watch_parameters(self, modules: list[tuple[str, nn.Module, ModulePlan]], *, afresh: bool = False) -> None:
+        """Await the gradients of all parameters. afresh: the modules have changed since the last time."""
+        if afresh or self._watch.num_parameters > sum(len(module._parameters) for _, module, _ in modules):
+            self._watch.forget_parameters()
         for path, module, plan in modules:
             if plan.recorded and path == plan.paths[0]:
                 self._plans[path] = plan

@@ -15,6 +15,11 @@ from recorder.frames import OpenFrame
 from recorder.records import Frame, TensorRecord
 from recorder.schema import Phase, Role
 
+_BACKWARD, _ACCUMULATED = "_backward_hooks", "_post_accumulate_grad_hooks"
+
+_MANY_TENSORS = 1 << 14
+"""Tensors remembered before those that are gone are looked for."""
+
 
 @dataclass(eq=False, slots=True)
 class BackwardFrame:
@@ -79,6 +84,7 @@ class GradientWatch:
         self._tensors: dict[int, tuple[weakref.ref[torch.Tensor], GradientHook]] = {}
         self._leaf_hooks: list[_RemovableHook] = []
         self._parameters: dict[int, _RemovableHook] = {}
+        self._prune_at = _MANY_TENSORS
         self.has_lazy_parameters = False
 
     def begin_batch(self) -> None:
@@ -106,13 +112,21 @@ class GradientWatch:
             known = self._parameters.get(id(parameter))
             if known is None or known.tensor is not parameter:
                 hook = _AccumulatedHook(path, name, module, self._accumulated)
-                self._parameters[id(parameter)] = _RemovableHook(parameter, "_post_accumulate_grad_hooks", hook)
+                self._parameters[id(parameter)] = _RemovableHook(parameter, _ACCUMULATED, hook)
 
-    def detach(self) -> None:
-        self.begin_batch()
+    def forget_parameters(self) -> None:
+        """Let go of all parameters: some are gone, or are under another path now."""
         for hook in self._parameters.values():
             hook.remove()
         self._parameters.clear()
+
+    @property
+    def num_parameters(self) -> int:
+        return len(self._parameters)
+
+    def detach(self) -> None:
+        self.begin_batch()
+        self.forget_parameters()
 
     def _hook_of(self, tensor: torch.Tensor) -> GradientHook:
         known = self._tensors.get(id(tensor))
@@ -120,32 +134,47 @@ class GradientWatch:
             return known[1]
         hook = GradientHook(tensor, self._arrived)
         if tensor.is_leaf:
-            self._leaf_hooks.append(_RemovableHook(tensor, "_backward_hooks", hook))
+            self._leaf_hooks.append(_RemovableHook(tensor, _BACKWARD, hook))
         else:
             tensor.register_hook(hook)
         self._tensors[id(tensor)] = (weakref.ref(tensor), hook)
+        if len(self._tensors) > self._prune_at:
+            self._prune()
         return hook
+
+    def _prune(self) -> None:
+        """Forget tensors that are gone: where the root is never called, no batch begins to do so."""
+        self._tensors = {key: known for key, known in self._tensors.items() if known[0]() is not None}
+        self._prune_at = max(_MANY_TENSORS, 2 * len(self._tensors))
 
 
 class _RemovableHook:
-    """A hook of a leaf, which outlives the batch. Removed, it leaves the tensor as it was: no empty dict of hooks."""
+    """A hook of a leaf, which outlives the batch. Removed, it leaves the tensor as it was: no empty dict of hooks.
 
-    __slots__ = ("_attribute", "_had_none", "_handle", "tensor")
+    A parameter is held on to; an input of the user's is the user's to let go of.
+    """
+
+    __slots__ = ("_attribute", "_had_none", "_handle", "_reference")
 
     def __init__(self, tensor: torch.Tensor, attribute: str, hook: Callable[[torch.Tensor], None]) -> None:
-        self.tensor = tensor
         self._attribute = attribute
         self._had_none = getattr(tensor, attribute) is None
         self._handle: RemovableHandle
-        if attribute == "_backward_hooks":
-            self._handle = tensor.register_hook(hook)
+        self._reference: Callable[[], torch.Tensor | None]
+        if attribute == _BACKWARD:
+            self._handle, self._reference = tensor.register_hook(hook), weakref.ref(tensor)
         else:
-            self._handle = tensor.register_post_accumulate_grad_hook(hook)
+            self._handle, self._reference = tensor.register_post_accumulate_grad_hook(hook), lambda: tensor
+
+    @property
+    def tensor(self) -> torch.Tensor | None:
+        return self._reference()
 
     def remove(self) -> None:
         self._handle.remove()
-        if self._had_none and not getattr(self.tensor, self._attribute):
-            setattr(self.tensor, self._attribute, None)
+        tensor = self._reference()
+        if self._had_none and tensor is not None and not getattr(tensor, self._attribute):
+            setattr(tensor, self._attribute, None)
 
 
 class _AccumulatedHook:

@@ -31,6 +31,7 @@ class Guard:
     def run(self, body: Callable[..., None], *args: Any) -> None:
         if not self.live or is_traced_by_a_compiler():
             return
+        self._users_error = None  # it holds on to the frames that it went through, and they to their tensors
         begun = time.perf_counter()
         gradients = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)

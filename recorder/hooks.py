@@ -35,7 +35,7 @@ class HookedModel:
         self.root = root
         self._scope = scope
         self._capture: Capture | None = None
-        self._hooks: list[_Hooks] = []
+        self._hooks: dict[int, _Hooks] = {}
         self._owners: dict[int, tuple[str, nn.Module]] | None = None
         self._modules: list[tuple[str, nn.Module]] = []
         self._items: list[tuple[str, nn.Module, ModulePlan]] | None = None
@@ -48,7 +48,7 @@ class HookedModel:
 
     def detach(self) -> None:
         """Take every hook off; the modules are as they were."""
-        for hooks in self._hooks:
+        for hooks in self._hooks.values():
             hooks.remove()
         self._hooks.clear()
         scripting.show()
@@ -62,9 +62,17 @@ class HookedModel:
             return False
         self._modules = modules
         self._items = None
+        self._drop_gone({id(module) for _, module in modules})
+        for _, plan in self._plans.values():
+            plan.paths.clear()
         for path, module in modules:
             self._plan_of(module, path).add_path(path)
         return True
+
+    def _drop_gone(self, present: set[int]) -> None:
+        for gone in self._plans.keys() - present:
+            del self._plans[gone]
+            self._hooks.pop(gone).remove()
 
     def items(self) -> list[tuple[str, nn.Module, ModulePlan]]:
         """Every path with its module and plan, a shared module once for each path."""
@@ -87,7 +95,7 @@ class HookedModel:
         self._owners = None
         for _, plan in self._plans.values():
             plan.calls.clear()
-        for hooks in self._hooks:
+        for hooks in self._hooks.values():
             hooks.keep_last()
 
     def table(self) -> tuple[ModuleInfo, ...]:
@@ -109,7 +117,7 @@ class HookedModel:
     def _hook(self, module: nn.Module, plan: ModulePlan) -> None:
         assert self._capture is not None
         enter, leave = EnterHook(self._capture, plan, module), ExitHook(self._capture, plan, module)
-        self._hooks.append(_Hooks(module, enter, leave))
+        self._hooks[id(module)] = _Hooks(module, enter, leave)
 
 
 class _Hooks:

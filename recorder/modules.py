@@ -13,6 +13,9 @@ _WRAPPER_PARTS = frozenset({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wr
 _WRAPPER_CLASSES = frozenset(
     {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "DeepSpeedEngine", "OptimizedModule"}
 )
+_MAX_PATHS = 256
+"""Of one shared module. Modules that all hold all those before them have 2^n paths, and no end would be seen."""
+
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module", "module")
 
 
@@ -32,9 +35,8 @@ class ModulePlan:
         self.weights: Weights | None = None
 
     def add_path(self, path: str) -> None:
-        if path not in self.depths:
-            self.paths.append(path)
-            self.depths[path] = path.count(".") + 1 if path else 0
+        self.paths.append(path)
+        self.depths[path] = path.count(".") + 1 if path else 0
 
     def path_under(self, running: str | None) -> str:
         """The path that is executing, given the path of the innermost module that is running."""
@@ -89,11 +91,20 @@ def walk_modules(root: nn.Module) -> list[tuple[str, nn.Module]]:
     A module that wraps another under the same stripped path is left out: only what it wraps is recorded.
     """
     found: list[tuple[str, nn.Module]] = []
-    _walk(root, "", (), found)
+    _walk(root, "", (), found, {})
     return found
 
 
-def _walk(module: nn.Module, path: str, ancestors: tuple[nn.Module, ...], found: list[tuple[str, nn.Module]]) -> None:
+def _walk(
+    module: nn.Module,
+    path: str,
+    ancestors: tuple[nn.Module, ...],
+    found: list[tuple[str, nn.Module]],
+    visits: dict[int, int],
+) -> None:
+    visited = visits[id(module)] = visits.get(id(module), 0) + 1
+    if visited > _MAX_PATHS:
+        return
     children = module._modules
     if not children:
         found.append((path, module))
@@ -106,7 +117,7 @@ def _walk(module: nn.Module, path: str, ancestors: tuple[nn.Module, ...], found:
     prefix = f"{path}." if path else ""
     for name, child in children.items():
         if child is not None:
-            _walk(child, path if name in _WRAPPER_PARTS else prefix + name, ancestors, found)
+            _walk(child, path if name in _WRAPPER_PARTS else prefix + name, ancestors, found, visits)
 
 
 def parent_path(path: str) -> str | None:

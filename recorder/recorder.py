@@ -267,12 +267,13 @@ class Recorder:
         self._facts.begin_batch(clock.batch, clock.step, training, self._scaling.scale)
         traced = settings.is_traced(clock.batch)
         clock.recording = traced or not settings.only_traced_batches
-        if self._hooked.refresh():
+        changed = self._hooked.refresh()
+        if changed:
             self._ring.set_info(self._info())
         self._hooked.begin_batch()
         self._blind.begin_batch()
         if self._gradients is not None:
-            self._gradients.watch_parameters(self._hooked.items())
+            self._gradients.watch_parameters(self._hooked.items(), afresh=changed)
         self._meter.forget()
         self._judge.begin_batch()
         self._response.begin_batch(detecting=settings.detect_in_traced_batches or not traced)

@@ -137,3 +137,25 @@ def test_the_module_table_lists_modules_that_never_ran(recording: Watch) -> None
         ("1.0", "ReLU", "1"),
         ("unused", "Linear", ""),
     ]
+
+
+def test_a_module_that_is_moved_is_recorded_under_its_new_path(recording: Watch) -> None:
+    """An adapter takes the place of the layer that it wraps."""
+    model = nn.Sequential(nn.Linear(2, 2))
+    recording(model)
+    model(torch.ones(1, 2)).sum().backward()
+    model[0] = nn.Sequential(model[0])
+    model(torch.ones(1, 2)).sum().backward()
+    rows = recording.rows()
+    weights = rows[(rows.batch == 1) & rows.role.isin(["parameter", "gradient"])]
+    assert set(zip(weights.module, weights.module_class, weights.role, strict=True)) == {
+        ("0.0", "Linear", "parameter"),
+        ("0.0", "Linear", "gradient"),
+    }
+
+
+def test_modules_that_hold_all_those_before_them_are_walked_in_good_time() -> None:
+    modules: list[nn.Module] = []
+    for _ in range(40):
+        modules.append(nn.ModuleList(modules))
+    assert len(walk_modules(modules[-1])) <= 256 * 40

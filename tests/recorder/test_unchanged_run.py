@@ -708,3 +708,34 @@ def test_batched_gradients_are_as_before_and_recording_goes_on(recording: Watch)
     assert torch.equal(jacobian(), expected)
     model(x)
     assert set(recording.rows().batch) == {0, 1}
+
+
+def test_what_the_model_has_let_go_of_is_freed(tmp_path: Path) -> None:
+    """Modules and parameters that were replaced, an input that requires a gradient, a callback's error."""
+    import gc
+    import weakref
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    with Recorder(model, tmp_path):
+        gone: list[weakref.ref[Any]] = []
+        for _ in range(3):
+            x = torch.ones(1, 4, requires_grad=True)
+            gone += [weakref.ref(model[1]), weakref.ref(model[0].weight), weakref.ref(x)]
+            model(x).sum().backward()
+            model[1], model[0].weight = nn.Linear(4, 4), nn.Parameter(torch.eye(4))
+            del x
+        model(torch.ones(1, 4))
+        gc.collect()
+        assert [reference() for reference in gone] == [None] * 9
+
+
+def test_a_root_that_is_never_called_lets_go_of_gradients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recorder.gradients._MANY_TENSORS", 8)
+    model = nn.ModuleDict({"inner": mlp()})
+    with Recorder(model, tmp_path) as recorder:
+        assert recorder._gradients is not None
+        watch = recorder._gradients._watch
+        watch._prune_at = 8
+        for _ in range(20):
+            model["inner"](torch.ones(3, 4)).sum().backward()
+        assert len(watch._tensors) <= 32
