@@ -73,7 +73,7 @@ def _checksum(parameter: torch.Tensor) -> torch.Tensor:
 
 def _gradient_sizes(optimizer: torch.optim.Optimizer) -> dict[int, float]:
     """abs_max of the gradient of each parameter; one host read a device."""
-    return _read_each(optimizer, lambda parameter: _dense(parameter.grad).abs().amax().float())
+    return _read_each(optimizer, lambda parameter: _abs_max(parameter.grad))
 
 
 def _read_each(
@@ -91,9 +91,10 @@ def _read_each(
     return numbers
 
 
-def _dense(gradient: torch.Tensor | None) -> torch.Tensor:
+def _abs_max(gradient: torch.Tensor | None) -> torch.Tensor:
     assert gradient is not None
-    return gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient
+    values = gradient.coalesce().values() if gradient.layout is torch.sparse_coo else gradient
+    return values.abs().amax().float() if values.numel() else values.new_zeros((), dtype=torch.float32)
 
 
 def _bits(parameter: torch.Tensor) -> torch.Tensor:

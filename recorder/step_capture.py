@@ -43,6 +43,7 @@ class StepCapture:
         self._silent = silent
         self._stalls = StallCheck()
         self._skipped = False
+        self._step_before: dict[int, int] = {}
         self._stepping = stepping
         self._stepped = stepped
         self._recorded = recorded
@@ -62,6 +63,7 @@ class StepCapture:
         self._guard.run(self._after_step, optimizer)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        self._step_before[id(optimizer)] = self._clock.step
         self._skipped = self._stepping(optimizer)
         if self._recorded and self._clock.recording:
             self._stalls.before_step(optimizer, self._clock.step)
@@ -72,7 +74,8 @@ class StepCapture:
         if self._recorded and self._clock.recording:
             self._push_frames(optimizer)
             self._warn_of_stalls(optimizer)
-        self._clock.step += 1
+        # an optimizer that wraps another (SAM, Lookahead) takes one step with it
+        self._clock.step = self._step_before.pop(id(optimizer), self._clock.step) + 1
         self._stepped(optimizer)
 
     def _warn_of_stalls(self, optimizer: torch.optim.Optimizer) -> None:

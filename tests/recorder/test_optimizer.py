@@ -210,3 +210,30 @@ def test_with_warn_a_dead_weight_is_dumped_once(tmp_path: Path) -> None:
             step(net, optimizer)
     triggers = [trigger_of(dump) for dump in recorder.dumps]
     assert [(trigger.batch, trigger.phase) for trigger in triggers] == [(1, "optimizer")]
+
+
+def test_an_optimizer_that_wraps_another_takes_one_step(tmp_path: Path) -> None:
+    class Wrapping(torch.optim.Optimizer):
+        def __init__(self, inner: torch.optim.Optimizer) -> None:
+            super().__init__(inner.param_groups, {})
+            self.inner = inner
+
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            self.inner.step()
+
+    model = nn.Linear(2, 1)
+    optimizer = Wrapping(torch.optim.SGD(model.parameters(), lr=0.1))
+    with Recorder(model, tmp_path) as recorder:
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        assert recorder.step == 3
+
+
+def test_an_empty_sparse_gradient_is_stepped(tmp_path: Path) -> None:
+    model = nn.Embedding(5, 4, sparse=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Recorder(model, tmp_path) as recorder:
+        model(torch.zeros(0, dtype=torch.long)).sum().backward()
+        optimizer.step()
+        assert recorder.step == 1
