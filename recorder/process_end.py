@@ -18,7 +18,9 @@ from typing import Any, Protocol
 class Closing(Protocol):
     """What a recorder does at the end."""
 
-    def spill_for_exception(self, error: BaseException) -> None: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None: ...
 
     def spill_for_signal(self) -> None: ...
 
@@ -69,8 +71,7 @@ def _on_uncaught(kind: type[BaseException], error: BaseException, traceback: Tra
     hook = _hook_before or sys.__excepthook__
     try:
         for recorder in list(_open):
-            recorder.spill_for_exception(error)
-            recorder.close()
+            recorder.__exit__(kind, error, traceback)
     finally:
         hook(kind, error, traceback)
 
@@ -93,7 +94,8 @@ def _in_forked_child() -> None:
     _uninstall()
 
 
-os.register_at_fork(after_in_child=_in_forked_child)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_forked_child)
 
 
 @atexit.register
