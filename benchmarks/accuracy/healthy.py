@@ -67,13 +67,13 @@ def cell(health: Health) -> str:
 
 def _run(only: str, steps: int, seed: int) -> Runs:
     runs: Runs = {}
-    print(f"{'architecture':14} {'family':20} " + " ".join(f"{p.value:24}" for p in Precision))
+    print(f"{'architecture':18} {'family':20} " + " ".join(f"{p.value:24}" for p in Precision))
     for architecture in [a for a in ARCHITECTURES if only in a.name]:
         for precision in Precision:
             with tempfile.TemporaryDirectory() as directory:
                 runs[architecture.name, precision] = watch(architecture, precision, Path(directory), steps, seed)
         cells = [f"{cell(runs[architecture.name, precision]):24}" for precision in Precision]
-        print(f"{architecture.name:14} {architecture.family:20} " + " ".join(cells), flush=True)
+        print(f"{architecture.name:18} {architecture.family:20} " + " ".join(cells), flush=True)
     return runs
 
 
