@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import os
 import platform
 import secrets
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,10 +16,12 @@ from recorder.errors import ConfigurationError
 
 RUN_INFO_FILE = "_run.json"
 
+_runs = itertools.count()
+
 
 def make_run_directory(log_dir: Path, run_id: str | None) -> tuple[Path, str]:
     """The directory of a new run (or of one that another rank began), and its id."""
-    name = run_id or _shared_run_id() or _fresh_run_id()
+    name = run_id or _shared_run_id() or _agreed_run_id() or _fresh_run_id()
     directory = log_dir / name
     try:
         directory.mkdir(exist_ok=True)
@@ -62,6 +66,24 @@ def _shared_run_id() -> str | None:
     if job in (None, "", "none"):
         return None
     return f"{job}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}".replace("/", "_")
+
+
+def _agreed_run_id() -> str | None:
+    """torchrun gives an id only when it is told to: the ranks then take that of whichever asks their store first."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return None
+    if torch.distributed.get_world_size() < 2:
+        return None
+    try:
+        return first_to_name(torch.distributed.distributed_c10d._get_default_store(), next(_runs))
+    except (RuntimeError, NotImplementedError):  # a store of another kind, or one that can't be reached
+        return None
+
+
+def first_to_name(store: Any, run: int) -> str:
+    """The id of this process's nth run, the same on all ranks of the store; none waits for another."""
+    name: bytes = store.compare_set(f"overflight/run/{run}", "", _fresh_run_id())
+    return name.decode()
 
 
 def _fresh_run_id() -> str:
