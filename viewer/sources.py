@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from recorder.errors import DumpError
@@ -35,6 +37,12 @@ def sources(run: Run) -> list[Source]:
     single = [Source(dump.path.name, dump_label(dump, len(ranks) > 1), (dump,)) for dump in run.dumps]
     rings = [Source(ring.path.name, f"live ring {ring.path.name}", (ring,)) for ring in run.rings]
     return [source for source in joined if len(source.files) > 1] + single + rings
+
+
+def run_names(runs: Sequence[Run]) -> dict[str, Run]:
+    """A name for each run: its id, and where several have the same one, its directory too."""
+    counts = Counter(run.run_id for run in runs)
+    return {run.run_id if counts[run.run_id] == 1 else f"{run.run_id} in {run.directory}": run for run in runs}
 
 
 def chosen_source(run: Run, name: str) -> Source | None:

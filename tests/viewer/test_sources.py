@@ -10,10 +10,10 @@ import pytest
 
 from recorder.errors import DumpError
 from recorder.schema import RUN_INFO_KEY, SCHEMA_VERSION, SCHEMA_VERSION_KEY
-from tests.builders import batch_frames, healthy_run, overflow_run, quiet_run, run_info, table_of
+from tests.builders import batch_frames, healthy_run, killed_run, overflow_run, quiet_run, run_info, table_of
 from viewer.columns import Records
 from viewer.runs import Run, open_paths
-from viewer.sources import chosen_source, load_source, sources
+from viewer.sources import chosen_source, load_source, run_names, sources
 
 
 def run_of(path: Path) -> Run:
@@ -86,3 +86,17 @@ def test_a_dump_without_a_column_is_an_error_that_names_file_and_column(tmp_path
     pq.write_table(table.replace_schema_metadata(metadata), path)
     with pytest.raises(DumpError, match=r"thin\.parquet.*abs_max"):
         load_source(sources(run_of(path))[0])
+
+
+def test_a_ring_is_a_source_where_there_is_no_dump(tmp_path: Path) -> None:
+    source = chosen_source(run_of(killed_run(tmp_path)), "")
+    assert source is not None
+    records, info = load_source(source)
+    assert len(records) > 0
+    assert info.run_id == "killed"
+
+
+def test_runs_of_the_same_id_are_told_apart_by_their_directories(tmp_path: Path) -> None:
+    first, second = overflow_run(tmp_path / "a"), overflow_run(tmp_path / "b")
+    names = run_names([run_of(first), run_of(second), run_of(healthy_run(tmp_path))])
+    assert list(names) == [f"run-a in {first}", f"run-a in {second}", "healthy"]

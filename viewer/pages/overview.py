@@ -44,7 +44,7 @@ def show(run: Run, source: Source | None) -> None:
 
 def kind_of(info: RunInfo, origin: object) -> tuple[str, str]:
     """(badge, kind) of a dump: bad when something was born, caution when it warns, else good."""
-    trigger = info.trigger.kind.replace("_", " ") if info.trigger else "dump"
+    trigger = info.trigger.kind.replace("_", " ") if info.trigger else ""
     if origin is not None or (info.trigger and info.trigger.kind == TriggerKind.OVERFLOW.value):
         return trigger, "bad"
     if info.warnings or (info.trigger and info.trigger.kind == TriggerKind.EXCEPTION.value):

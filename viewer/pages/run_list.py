@@ -18,14 +18,14 @@ _MOST = 500
 
 def show(opened: session.Opened) -> None:
     """Draw the table."""
-    overflowed = sum(first_overflow(run) is not None for run in opened.runs)
+    overflowed = sum(first_overflow(run) is not None for run in opened.runs.values())
     details = [plural(len(opened.runs), "run"), f"{overflowed} overflowed"] if opened.runs else []
     st.html(markup.heading("Runs", "", "plain", details))
     if not opened.runs:
         st.info("Nothing here can be read.", icon=":material/folder_off:")
         return
-    newest = list(reversed(opened.runs))[:_MOST]
-    rows = [(markup.address(to_params(View(run=run.run_id))), _kind(run), _row(run)) for run in newest]
+    newest = list(reversed(opened.runs.items()))[:_MOST]
+    rows = [(markup.address(to_params(View(run=name))), _kind(run), _row(name, run)) for name, run in newest]
     st.html(markup.linked_table(_HEADER, rows, _NUMBERS))
     if len(opened.runs) > _MOST:
         st.caption(f"The newest {_MOST} of {len(opened.runs):,} runs.")
@@ -35,7 +35,7 @@ def _kind(run: Run) -> str:
     return "bad" if first_overflow(run) else "plain"
 
 
-def _row(run: Run) -> tuple[str, ...]:
+def _row(name: str, run: Run) -> tuple[str, ...]:
     overflow = first_overflow(run)
     shown = overflow or (run.dumps[-1] if run.dumps else None)
     info = shown.info if shown else run.info
@@ -44,7 +44,7 @@ def _row(run: Run) -> tuple[str, ...]:
     warnings = {(w.kind, w.batch, w.module, w.role, w.key) for dump in run.dumps for w in dump.info.warnings}
     warnings |= {(w.kind, w.batch, w.module, w.role, w.key) for w in (run.info.warnings if run.info else ())}
     return (
-        run.run_id,
+        name,
         started_text(info) if info else "",
         ", ".join(kinds) or ("recording" if run.rings else "no dump"),
         "" if trigger is None or trigger.module is None else trigger.module or "(the model)",

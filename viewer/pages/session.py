@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,9 @@ from recorder.verdict import diagnose
 from viewer.columns import Records
 from viewer.facts import Fact, all_facts
 from viewer.query import Choices, choices
-from viewer.runs import Run, open_paths
+from viewer.runs import RingFile, Run, open_paths
 from viewer.serve import PATHS_VARIABLE
-from viewer.sources import Source, chosen_source, load_source
+from viewer.sources import Source, chosen_source, load_source, run_names
 from viewer.state import View, from_params, to_params
 from viewer.tree import Node, tree
 
@@ -27,21 +28,22 @@ _LOOK_AGAIN = 5.0
 """Seconds after which directories are looked through again for new dumps."""
 
 
-_read: set[tuple[tuple[str, float, int], ...]] = set()
+Stamp = tuple[tuple[str, float, int], ...]
+_read: set[Stamp] = set()
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What the paths lead to. errors: a sentence for each path or file that can't be read."""
+    """What the paths lead to. runs: by name, the newest last. errors: a sentence for each path that can't be read."""
 
-    runs: tuple[Run, ...]
+    runs: dict[str, Run]
     errors: tuple[str, ...]
 
-    def run(self, run_id: str) -> Run | None:
-        """The run that is chosen: the only one, or the one of that id."""
+    def name(self, chosen: str) -> str | None:
+        """The name of the run that is chosen: of the only one, or the chosen one."""
         if len(self.runs) == 1:
-            return self.runs[0]
-        return next((run for run in self.runs if run.run_id == run_id), None)
+            return next(iter(self.runs))
+        return chosen if chosen in self.runs else None
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,17 @@ def open_all() -> Opened:
     """All runs below the paths, and what could not be read."""
     paths = [path for path in os.environ.get(PATHS_VARIABLE, "").split(os.pathsep) if path]
     if not paths:
-        return Opened((), (f"No path to look at: the environment variable {PATHS_VARIABLE} is empty.",))
+        return Opened({}, (f"No path to look at: the environment variable {PATHS_VARIABLE} is empty.",))
     return _open(tuple(paths))
 
 
 def chosen(opened: Opened) -> tuple[Run | None, Source | None]:
     """The run and the source that the view is about."""
     said = view()
-    run = opened.run(said.run)
-    return run, chosen_source(run, said.source) if run else None
+    name = opened.name(said.run)
+    if name is None:
+        return None, None
+    return opened.runs[name], chosen_source(opened.runs[name], said.source)
 
 
 def loaded(source: Source) -> Loaded:
@@ -97,12 +101,18 @@ def loaded(source: Source) -> Loaded:
     Raises:
         DumpError: a file of it is not readable.
     """
-    return _load(source.stamp, source)
+    return _load(_stamp(source), source)
 
 
 def is_new(source: Source) -> bool:
     """Whether its records are still to be read, which may take a while."""
-    return source.stamp not in _read
+    return _stamp(source) not in _read
+
+
+def _stamp(source: Source) -> Stamp:
+    """Changes with the files; and with time for a ring, whose file may be written to without a new date."""
+    live = any(isinstance(file, RingFile) for file in source.files)
+    return (*source.stamp, ("", time.time() // _LOOK_AGAIN, 0)) if live else source.stamp
 
 
 @st.cache_resource(ttl=_LOOK_AGAIN, show_spinner=False, max_entries=4)
@@ -117,11 +127,11 @@ def _open(paths: tuple[str, ...]) -> Opened:
             continue
         runs += [run for run in found if run.readable]
         errors += [f"{file}: {sentence}" for run in found for file, sentence in run.problems]
-    return Opened(tuple(runs), tuple(errors))
+    return Opened(run_names(runs), tuple(errors))
 
 
 @st.cache_resource(show_spinner="Reading the dump …", max_entries=2)
-def _load(stamp: tuple[tuple[str, float, int], ...], _source: Source) -> Loaded:
+def _load(stamp: Stamp, _source: Source) -> Loaded:
     _read.add(stamp)
     records, info = load_source(_source)
     verdict = diagnose(to_frame(records.table), info)

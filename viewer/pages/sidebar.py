@@ -38,8 +38,8 @@ def _run_picker(opened: session.Opened, run: Run | None) -> None:
     if len(opened.runs) < 2 or run is None:
         return
     st.button("All runs", icon=":material/arrow_back:", type="tertiary", on_click=lambda: session.go(View()))
-    names = [one.run_id for one in reversed(opened.runs)]
-    _seed("run", run.run_id)
+    names = list(reversed(opened.runs))
+    _seed("run", session.view().run)
     st.selectbox("Run", names, key="run", on_change=session.on_change(lambda view, name: moved(view, name), "run"))
 
 
