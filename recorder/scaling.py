@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import sys
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,6 +17,9 @@ LOWEST_USEFUL_SCALE = 1.0
 """Below this the loss is shrunk: the unscaled gradients themselves do not fit their dtype, or hold a NaN."""
 
 
+_SCALER_STEP = torch.amp.GradScaler.step.__code__
+
+
 class LossScaling:
     """The run's gradient scaler, handed over or found, and the steps it has skipped in a row."""
 
@@ -22,7 +27,7 @@ class LossScaling:
         self._scaler = scaler
         self._looked_for_one = scaler is not None
         self._last_scale: float | None = None
-        self._was_handed_over = scaler is not None
+        self._is_confirmed = scaler is not None
         self._bad: Found | None = None
         self._stepped = False
         self.skips = 0
@@ -45,6 +50,7 @@ class LossScaling:
             self._bad = found
 
     def begin_batch(self) -> None:
+        self._stepped = False
         if self._scaler is not None and self._reading_is_free():
             self._last_scale = self._read()
 
@@ -55,9 +61,8 @@ class LossScaling:
             return False, None
         before, now = self._last_scale, self._read()
         self._last_scale = now
-        stepped, self._stepped = self._stepped, False
         if before is not None and now >= before:
-            if stepped:  # what was bad has been mended; else gradients are still being accumulated
+            if self._stepped:  # what was bad has been mended; else gradients are still being accumulated
                 self._bad = None
             return False, None
         self._bad = None
@@ -72,15 +77,21 @@ class LossScaling:
         if self.skips_inside(optimizer):
             return None
         self._stepped = True
+        if not self._is_confirmed:
+            self._confirm(optimizer)
         if self._bad is None:
             self.skips = 0
             return None
-        if not _holds_bad_gradient(optimizer):
+        if self._scaler is not None and not _holds_bad_gradient(optimizer):
             return None
         bad, self._bad = self._bad, None
-        if not self._was_handed_over:  # what was found is another run's
-            self._scaler = None
         return bad
+
+    def _confirm(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step shows which scaler guards this run, if one does: what was found may be an earlier run's."""
+        self._scaler = _scaler_at_work(optimizer, self._scaler)
+        self._looked_for_one = True
+        self._is_confirmed = self._scaler is not None
 
     def skips_inside(self, optimizer: torch.optim.Optimizer) -> bool:
         """Whether this step does nothing: a fused optimizer is handed what the scaler found, and skips by itself."""
@@ -101,6 +112,18 @@ class LossScaling:
 def _holds_bad_gradient(optimizer: torch.optim.Optimizer) -> bool:
     """Asked in the rare batch that had a bad gradient: it may have gone to another optimizer, or been mended."""
     return any(p.grad is not None and measure(p.grad).flagged for p in parameters_of(optimizer))
+
+
+def _scaler_at_work(optimizer: torch.optim.Optimizer, candidate: Any) -> Any:
+    """The scaler that is calling this optimizer's step, or that has unscaled its gradients; None where none does."""
+    if id(optimizer) in getattr(candidate, "_per_optimizer_states", ()):
+        return candidate
+    running: FrameType | None = sys._getframe()
+    while running is not None:
+        if running.f_code is _SCALER_STEP:
+            return running.f_locals["self"]
+        running = running.f_back
+    return None
 
 
 def _find_scaler() -> Any:

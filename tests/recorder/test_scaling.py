@@ -183,3 +183,18 @@ def test_a_bad_gradient_that_was_mended_before_the_step_trips_nothing(tmp_path: 
         net.weight.grad.zero_()
         optimizer.step()
         assert recorder.dumps == []
+
+
+def test_a_scaler_of_an_earlier_run_guards_nothing(tmp_path: Path) -> None:
+    earlier = torch.amp.GradScaler("cpu", init_scale=64.0)
+    earlier.scale(torch.ones(1))
+    net, _, optimizer = parts(init_scale=64.0)
+    with Recorder(net, tmp_path, optimizer=optimizer) as recorder:
+        loss = net(torch.ones(1)).sum() * torch.tensor(net.factor).half()
+        (loss * 64.0).float().backward()
+        net.weight.grad = torch.zeros(1)  # the step does no harm, but no scaler has said so
+        with pytest.raises(OverflowDetected) as caught:
+            optimizer.step()
+    assert earlier.get_scale() == 64.0
+    assert (caught.value.trigger.batch, caught.value.trigger.phase) == (0, "backward")
+    assert recorder.step == 0
