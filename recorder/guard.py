@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from recorder.clock import Clock
 from recorder.errors import BatchLimitReached, OverflowDetected
+
+_Result = TypeVar("_Result")
 
 
 class Guard:
@@ -59,10 +61,10 @@ class Guard:
             running = running.f_back
         return False
 
-    def call_user(self, body: Callable[[], object]) -> None:
+    def call_user(self, body: Callable[[], _Result]) -> _Result:
         """Call the user's own function: its errors are the user's, and pass through."""
         try:
-            body()
+            return body()
         except BaseException as error:
             self._users_error = error
             raise

@@ -13,15 +13,13 @@ _NOT_STATE = frozenset({"step"})
 
 
 class StepWatch:
-    """Told of every step of every optimizer that holds a parameter of the model, handed over or not."""
+    """Told of every step of every optimizer, handed over or not."""
 
     def __init__(
         self,
-        is_ours: Callable[[torch.optim.Optimizer], bool],
         before: Callable[[torch.optim.Optimizer], None],
         after: Callable[[torch.optim.Optimizer], None],
     ) -> None:
-        self._is_ours = is_ours
         self._before = before
         self._after = after
         self._handles = [
@@ -34,12 +32,10 @@ class StepWatch:
             handle.remove()
 
     def _on_before(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._is_ours(optimizer):
-            self._before(optimizer)
+        self._before(optimizer)
 
     def _on_after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if self._is_ours(optimizer):
-            self._after(optimizer)
+        self._after(optimizer)
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:

@@ -265,7 +265,7 @@ class Recorder:
         clock.batch += 1
         self._scaling.begin_batch()
         self._facts.begin_batch(clock.batch, clock.step, training, self._scaling.scale)
-        traced = settings.is_traced(clock.batch)
+        traced = self._guard.call_user(lambda: settings.is_traced(clock.batch))
         clock.recording = traced or not settings.only_traced_batches
         changed = self._hooked.refresh()
         if changed:

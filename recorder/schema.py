@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -213,7 +214,7 @@ class RunInfo:
 
     def to_json(self) -> str:
         """The JSON object that is stored under `overflight.run`."""
-        return json.dumps(dataclasses.asdict(self), allow_nan=True)
+        return json.dumps(_strict(dataclasses.asdict(self)), allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> RunInfo:
@@ -230,7 +231,7 @@ class RunInfo:
         values["overhead"] = _one(Overhead, raw.get("overhead"))
         values["warnings"] = _many(SilentWarning, raw.get("warnings"))
         values["modules"] = _many(ModuleInfo, raw.get("modules"))
-        values["batches"] = _many(BatchInfo, raw.get("batches"))
+        values["batches"] = tuple(BatchInfo(**_numbers(_known(BatchInfo, item))) for item in raw.get("batches") or ())
         values["suppressed"] = _many(Suppressed, raw.get("suppressed"))
         values["finfo"] = {k: _one(DtypeLimits, v) for k, v in (raw.get("finfo") or {}).items()}
         return cls(**values)
@@ -239,6 +240,22 @@ class RunInfo:
 def _known(cls: type, raw: dict[str, Any]) -> dict[str, Any]:
     names = {f.name for f in dataclasses.fields(cls)}
     return {k: v for k, v in raw.items() if k in names}
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no nan and inf: they are the texts "nan", "inf" and "-inf", which every language turns into numbers."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_strict(item) for item in value]
+    return value
+
+
+def _numbers(raw: dict[str, Any]) -> dict[str, Any]:
+    """The texts of `_strict` as numbers again, where all texts are such."""
+    return {key: float(item) if isinstance(item, str) else item for key, item in raw.items()}
 
 
 def _one(cls: type, raw: Any) -> Any:

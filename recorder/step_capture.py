@@ -47,12 +47,13 @@ class StepCapture:
         self._stepping = stepping
         self._stepped = stepped
         self._recorded = recorded
-        self._watch = StepWatch(self._is_ours, self._on_stepping, self._on_stepped)
+        self._watch = StepWatch(self._on_stepping, self._on_stepped)
 
     def detach(self) -> None:
         self._watch.detach()
 
     def _is_ours(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it holds a parameter of the model."""
         owners = self._hooked.parameter_owners()
         return any(id(parameter) in owners for parameter in parameters_of(optimizer))
 
@@ -63,13 +64,15 @@ class StepCapture:
         self._guard.run(self._after_step, optimizer)
 
     def _before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._is_ours(optimizer):
+            return
         self._step_before[id(optimizer)] = self._clock.step
         self._skipped = self._stepping(optimizer)
         if self._recorded and self._clock.recording:
             self._stalls.before_step(optimizer, self._clock.step)
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._skipped:
+        if self._skipped or not self._is_ours(optimizer):
             return
         if self._recorded and self._clock.recording:
             self._push_frames(optimizer)
