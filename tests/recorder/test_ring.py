@@ -225,7 +225,7 @@ def test_no_torn_record_is_accepted_while_the_writer_runs(tmp_path: Path) -> Non
             order, *others = (table.column(name).to_numpy() for name in ("seq", "batch", "abs_min", "abs_max"))
             assert all((order == other).all() for other in others)
             assert (np.diff(order) >= 0).all()
-            last = max(last, *order)
+            last = max([last, *order])
     finally:
         writer.kill()
         writer.communicate()
