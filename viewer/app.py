@@ -5,14 +5,18 @@ The dumps' paths come from the environment variable OVERFLIGHT_PATHS, joined as 
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
 import plotly.graph_objects as go
 import streamlit as st
 
+from recorder.errors import DumpError
 from viewer.chart_style import palette
+from viewer.loaded import is_new, loaded
 from viewer.markup import style
 from viewer.pages import overview, records, run_list, session, sidebar
+from viewer.sources import Source
 
 
 def show() -> None:
@@ -22,18 +26,24 @@ def show() -> None:
     for error in opened.errors:
         st.error(error, icon=":material/broken_image:")
     run, source = session.chosen(opened)
-    waiting = st.empty()
-    if source is not None and session.is_new(source):
-        # An empty chart: the browser fetches what draws charts while the server still reads the dump.
-        waiting.plotly_chart(go.Figure(layout={"height": 10}), theme=None, config={"displayModeBar": False})
+    if source is not None and is_new(source):
+        _read(source)
     sidebar.show(opened, run, source)
-    waiting.empty()
     if run is None:
         run_list.show(opened)
     elif session.view().tab == "records":
         records.show(run, source)
     else:
         overview.show(run, source)
+
+
+def _read(source: Source) -> None:
+    """Read the dump, while the browser fetches what draws charts, for an empty one."""
+    waiting = st.empty()
+    waiting.plotly_chart(go.Figure(layout={"height": 10}), theme=None, config={"displayModeBar": False})
+    with st.spinner("Reading the dump ..."), contextlib.suppress(DumpError):  # the page says what is wrong with it
+        loaded(source)
+    waiting.empty()
 
 
 st.set_page_config("Overflight", str(Path(__file__).with_name("icon.svg")), layout="wide")

@@ -29,6 +29,11 @@ class Records:
         self.table = _in_order(_normal(table))
 
     @classmethod
+    def empty(cls) -> Records:
+        """No records."""
+        return cls(DUMP_SCHEMA.empty_table())
+
+    @classmethod
     def of_many(cls, tables: Iterable[pa.Table]) -> Records:
         """The records of several dumps of one rank, each once though two dumps may hold it."""
         joined = cls(pa.concat_tables([_normal(table) for table in tables]))

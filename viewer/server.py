@@ -1,4 +1,4 @@
-"""Streamlit, with everything that the app needs imported before it answers: the first page comes a second sooner.
+"""Streamlit, with everything that the app needs ready before it answers: the first page comes seconds sooner.
 
 python -m viewer.server run APP [OPTIONS]     as `python -m streamlit run APP [OPTIONS]`
 """
@@ -6,31 +6,36 @@ python -m viewer.server run APP [OPTIONS]     as `python -m streamlit run APP [O
 from __future__ import annotations
 
 import contextlib
+import os
 import runpy
+
+from recorder.errors import DumpError
+from viewer.serve import PATHS_VARIABLE
 
 
 def main() -> None:
     """Warm up, then become Streamlit: not beside it, since plotly takes a half-imported pandas for a whole one."""
-    warm_up()
+    paths = [path for path in os.environ.get(PATHS_VARIABLE, "").split(os.pathsep) if path]
+    with contextlib.suppress(ImportError, DumpError):  # the page itself says what is missing
+        warm_up(paths)
     runpy.run_module("streamlit", run_name="__main__", alter_sys=True)
 
 
-def warm_up() -> None:
-    """Draw an empty dump once: pandas and plotly import much of themselves only when first used."""
-    with contextlib.suppress(ImportError):  # the page itself says what is missing
-        from recorder.dump import to_frame
-        from recorder.schema import DUMP_SCHEMA, RunInfo
-        from recorder.verdict import diagnose
-        from viewer.charts import depth_figure
-        from viewer.columns import Records
-        from viewer.filters import Filter
-        from viewer.picture import picture
-        from viewer.tree import tree
+def warm_up(paths: list[str]) -> None:
+    """Read what the first page will show, if that is certain, and draw it once: plotly imports much when first used."""
+    from viewer.charts import depth_figure
+    from viewer.columns import Records
+    from viewer.filters import Filter
+    from viewer.loaded import loaded
+    from viewer.picture import picture
+    from viewer.runs import open_paths
+    from viewer.sources import chosen_source
 
-        records, info = Records(DUMP_SCHEMA.empty_table()), RunInfo("")
-        diagnose(to_frame(records.table), info)
-        tree(records, info)
-        depth_figure(picture(records, Filter(), info.finfo), info.finfo).to_json()
+    depth_figure(picture(Records.empty(), Filter(), {}), {}).to_json()
+    runs = open_paths(paths)
+    source = chosen_source(runs[0], "") if len(runs) == 1 else None
+    if source is not None:
+        loaded(source)
 
 
 if __name__ == "__main__":

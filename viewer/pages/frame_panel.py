@@ -11,6 +11,7 @@ import streamlit as st
 from viewer import markup
 from viewer.chart_hover import non_finite_word, number, tensor_word
 from viewer.charts import growth_figure
+from viewer.loaded import Loaded
 from viewer.pages import session
 from viewer.query import frame_of, growth
 from viewer.state import View, narrowed, tensor_of
@@ -19,7 +20,7 @@ _HEADER = ("tensor", "dtype", "shape", "abs min", "abs max", "headroom", "")
 _NUMBERS = frozenset({3, 4, 5})
 
 
-def show(loaded: session.Loaded) -> None:
+def show(loaded: Loaded) -> None:
     """Draw the panel, if a frame is chosen."""
     view = session.view()
     if view.frame is None:
@@ -72,7 +73,7 @@ def _row(row: dict[Any, Any]) -> tuple[str, ...]:
     )
 
 
-def _growth(loaded: session.Loaded, records: pd.DataFrame, view: View) -> None:
+def _growth(loaded: Loaded, records: pd.DataFrame, view: View) -> None:
     tensors = [f"{role}/{key}" for role, key in zip(records["role"], records["key"], strict=True)]
     current = view.tensor if view.tensor in tensors else tensors[-1]
     st.session_state["tensor"] = current

@@ -12,6 +12,8 @@ from viewer import markup
 from viewer.chart_style import METRIC_GLYPHS, METRIC_WORDS, short_number
 from viewer.charts import depth_figure
 from viewer.facts import key_facts, started_text
+from viewer.loaded import Loaded
+from viewer.loaded import loaded as load
 from viewer.pages import frame_panel, heading, session
 from viewer.picture import Picture, picture
 from viewer.report import build_report
@@ -31,7 +33,7 @@ def show(run: Run, source: Source | None) -> None:
         _without_records(run)
         return
     try:
-        loaded = session.loaded(source)
+        loaded = load(source)
     except DumpError as error:
         st.error(str(error), icon=":material/broken_image:")
         return
@@ -52,7 +54,7 @@ def kind_of(info: RunInfo, origin: object) -> tuple[str, str]:
     return trigger, "good"
 
 
-def _top(run: Run, loaded: session.Loaded) -> None:
+def _top(run: Run, loaded: Loaded) -> None:
     badge, kind = kind_of(loaded.info, loaded.origin)
     details = [f"rank {loaded.info.rank} of {loaded.info.world_size}", started_text(loaded.info)]
     heading.show(run.run_id, badge, kind, details)
@@ -67,7 +69,7 @@ def _without_records(run: Run) -> None:
     _warnings(report.warnings)
 
 
-def _picture(loaded: session.Loaded) -> None:
+def _picture(loaded: Loaded) -> None:
     view = session.view()
     drawn = picture(loaded.records, view.filter, loaded.info.finfo, origin=loaded.origin)
     _controls(loaded, view, drawn)
@@ -80,7 +82,7 @@ def _picture(loaded: session.Loaded) -> None:
     st.plotly_chart(figure, theme=None, config=CHART, key="picture", on_select=_point_chosen, selection_mode="points")
 
 
-def _controls(loaded: session.Loaded, view: View, drawn: Picture) -> None:
+def _controls(loaded: Loaded, view: View, drawn: Picture) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
         st.html(f'<div class="of-section">Depth picture</div><div class="of-caption">{_shown(drawn)}</div>')
         with st.container(horizontal=True, width="content", vertical_alignment="bottom"):
@@ -103,7 +105,7 @@ def _axis_control(view: View) -> None:
     )  # fmt: skip
 
 
-def _metric_pills(loaded: session.Loaded, view: View) -> None:
+def _metric_pills(loaded: Loaded, view: View) -> None:
     st.session_state["metrics"] = [metric for metric in view.filter.metrics if metric in loaded.choices.metrics]
     change = session.on_change(lambda now, metrics: narrowed(now, metrics=tuple(metrics) or ("abs_max",)), "metrics")
     st.pills(
@@ -124,7 +126,7 @@ def _point_chosen() -> None:
         session.go(replace(session.view(), frame=int(seq), tensor=tensor))
 
 
-def _strips(loaded: session.Loaded) -> None:
+def _strips(loaded: Loaded) -> None:
     batches = loaded.info.batches
     if not strips_of(batches) or session.view().filter.x == "batch":
         return
@@ -137,7 +139,7 @@ def _strips(loaded: session.Loaded) -> None:
     st.plotly_chart(strips_figure(batches, shown, dark=session.is_dark()), theme=None, config=CHART, key="strips")
 
 
-def _more(loaded: session.Loaded) -> None:
+def _more(loaded: Loaded) -> None:
     _warnings(loaded.info.warnings)
     if loaded.info.suppressed:
         rows = [(f"{s.count:,}", place_text(s.module, s.role, s.key), s.rule) for s in loaded.info.suppressed]

@@ -17,6 +17,8 @@ from recorder.errors import DumpError
 from recorder.schema import RUN_INFO_KEY, SCHEMA_VERSION, SCHEMA_VERSION_KEY
 from viewer.chart_hover import non_finite_word
 from viewer.chart_style import palette
+from viewer.loaded import Loaded
+from viewer.loaded import loaded as load
 from viewer.pages import heading, session
 from viewer.query import SORTS, Page, exported, page
 from viewer.runs import Run
@@ -47,7 +49,7 @@ def show(run: Run, source: Source | None) -> None:
         st.info("This run has written no dump yet, so it has no records.", icon=":material/table_rows:")
         return
     try:
-        loaded = session.loaded(source)
+        loaded = load(source)
     except DumpError as error:
         st.error(str(error), icon=":material/broken_image:")
         return
@@ -62,7 +64,7 @@ def _extent(found: Page, total: int) -> str:
     return f"{found.total:,} of {plural(total, 'record')}"
 
 
-def _bar(run: Run, loaded: session.Loaded, view: View, found: Page) -> None:
+def _bar(run: Run, loaded: Loaded, view: View, found: Page) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", horizontal_alignment="distribute"):
         _sort(view)
         _pager(found)
@@ -138,14 +140,12 @@ def _state(row: dict[Any, Any]) -> str:
     return ""
 
 
-def _deferred(
-    write: Callable[[session.Loaded, View], bytes], loaded: session.Loaded, view: View
-) -> Callable[[], bytes]:
+def _deferred(write: Callable[[Loaded, View], bytes], loaded: Loaded, view: View) -> Callable[[], bytes]:
     """The file is made when somebody asks for it, not each time the page is drawn."""
     return lambda: write(loaded, view)
 
 
-def _csv(loaded: session.Loaded, view: View) -> bytes:
+def _csv(loaded: Loaded, view: View) -> bytes:
     file = io.BytesIO()
     table = exported(loaded.records, view.filter)
     plain = pa.schema([(f.name, pa.string() if pa.types.is_dictionary(f.type) else f.type) for f in table.schema])
@@ -153,7 +153,7 @@ def _csv(loaded: session.Loaded, view: View) -> bytes:
     return file.getvalue()
 
 
-def _parquet(loaded: session.Loaded, view: View) -> bytes:
+def _parquet(loaded: Loaded, view: View) -> bytes:
     """A dump again: it opens wherever the whole one does."""
     metadata = {SCHEMA_VERSION_KEY: SCHEMA_VERSION.encode(), RUN_INFO_KEY: loaded.info.to_json().encode()}
     file = io.BytesIO()

@@ -8,6 +8,7 @@ import streamlit as st
 
 from recorder.errors import DumpError
 from viewer.chart_style import role_word
+from viewer.loaded import loaded as load
 from viewer.markup import BRAND
 from viewer.pages import session
 from viewer.pages.module_tree import module_tree
@@ -27,7 +28,7 @@ def show(opened: session.Opened, run: Run | None, source: Source | None) -> None
             return
         _source_picker(run, source.name)
         try:
-            loaded = session.loaded(source)
+            loaded = load(source)
         except DumpError:
             return  # the page says it
         _modules(loaded.nodes)
