@@ -62,6 +62,7 @@ class Capture:
         self._stream = stream
         self._observer = observer
         self._flush_each_frame = check == "frame"
+        self._looked_again_in: int | None = None
 
     def on_enter(self, plan: ModulePlan, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         inputs: Watched = list(zip(_POSITIONS, args))  # noqa: B905  args end first, or the rest is not recorded
@@ -102,6 +103,9 @@ class Capture:
         parent = owner.parent
         if parent is None or not parent.plan.recorded:
             return ()
+        if self._looked_again_in != owner.batch and _holds_nan_or_inf(owner.inputs):
+            self._looked_again_in = owner.batch  # what follows in this batch follows from it
+            self._meter.forget()
         return [record for record in self._weights_of(parent) if record.statistics.flagged]
 
     def _is_nested(self, plan: ModulePlan, module: nn.Module) -> bool:

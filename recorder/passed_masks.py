@@ -76,7 +76,9 @@ class PassedMasks:
 
 
 def is_no_mask(record: TensorRecord) -> bool:
-    """Whether these -inf stand between other values, and are too few to fill a row."""
+    """Whether these -inf stand between other values, and are too few to fill a row; or are one number alone."""
+    if record.layout.numel == 1:
+        return True
     sizes = [int(size) for size in re.findall(r"\d+", record.layout.shape or "") if size != "1"]
     few = bool(sizes) and (record.statistics.num_neginf or 0) < sizes[-1]
     return few and record.statistics.abs_max not in (0.0, None)
