@@ -53,7 +53,7 @@ STAGES = {
         "viewer.chart_style viewer.chart_hover viewer.scale viewer.strips viewer.charts viewer.markup "
         "viewer.report_html viewer.canvas viewer.chart_axes"
     ),
-    "app": "viewer.app viewer.serve viewer.server viewer.pages viewer.pages.*",
+    "app": "viewer.app viewer.serve viewer.server viewer.loaded viewer.pages viewer.pages.*",
     "command": "viewer.arguments viewer.cli",
 }
 
