@@ -130,7 +130,7 @@ class Capture:
             records = [*weights, *owner.inputs]
             for key, value in outputs:
                 self._add(owner, records, Role.OUTPUT, key, value)
-            if owner.flagged and not was_flagged and _holds_nan_or_inf(records):
+            if owner.flagged and not was_flagged and (module._parameters or _holds_nan_or_inf(records)):
                 records[: len(weights)] = self._look_again(owner)
             self._emit(owner, records)
         if plan.is_root and not owner.recompute and not any(frame.plan is plan for frame in self.stack.frames):
