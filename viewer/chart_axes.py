@@ -88,11 +88,12 @@ def add_batches(canvas: Canvas, picture: Picture) -> None:
     batches = picture.batches
     if picture.x != "execution" or len(batches) < 2:
         return
+    above: dict[str, Any] = {"y": 1, "yref": "paper", "yanchor": "bottom"}
+    canvas.note("batch", canvas.colours.muted, x=-0.005, xref="paper", xanchor="right", **above)
     every = -(-len(batches) // _LABELLED_BATCHES)
     for batch, start in list(zip(batches["batch"], batches["start"], strict=True))[::every]:
         canvas.vertical(start - 0.5, canvas.colours.line)
-        place = {"x": start - 0.5, "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
-        canvas.note(f"batch {batch}", canvas.colours.muted, **place)
+        canvas.note(f"{batch}", canvas.colours.muted, x=start - 0.5, xanchor="left", **above)
 
 
 def add_units(canvas: Canvas, picture: Picture) -> None:

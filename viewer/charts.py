@@ -191,7 +191,7 @@ def _add_origin(canvas: Canvas, picture: Picture, scale: Scale) -> None:
         low, high = picture.frames["x"].min(), picture.frames["x"].max()
         left = row["x"] > low + 0.4 * (high - low)
         canvas.note(
-            f"<b>origin</b>  {short_place(row['module'], 36)}  {non_finite_word(row)}",
+            f"<b>origin</b>  {short_place(row['module'], 26)}  {non_finite_word(row)}",
             canvas.colours.bad,
             size=13,
             x=float(row["x"]),

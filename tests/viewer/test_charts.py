@@ -129,7 +129,7 @@ def test_batches_are_bounded_and_numbered_in_execution_order() -> None:
     figure = depth_figure(drawn, FINFO)
     edges = [shape.x0 for shape in figure.layout.shapes if shape.type == "line" and shape.x0 == shape.x1]
     assert edges == [start - 0.5 for start in drawn.batches["start"]]
-    assert all(f"batch {number}" in notes(figure) for number in range(3))
+    assert "batch | 0 | 1 | 2" in notes(figure)
 
 
 def test_few_frames_are_named_on_the_axis() -> None:
