@@ -18,6 +18,9 @@ from typing import NoReturn
 PATHS_VARIABLE = "OVERFLIGHT_PATHS"
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8501
+_MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
+"""For glibc, which else may keep freed arrays for each of Streamlit's many threads: 400 MB more were seen, and growing."""
+
 _APP = Path(__file__).with_name("app.py")
 
 
@@ -59,7 +62,8 @@ def _environment(paths: list[Path]) -> dict[str, str]:
     """Ours, with the paths, and with the directory of our packages where Python looks (Streamlit looks in viewer/)."""
     known = [str(_APP.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     joined = os.pathsep.join(str(path.absolute()) for path in paths)
-    return {**os.environ, PATHS_VARIABLE: joined, "PYTHONPATH": os.pathsep.join(known)}
+    ours = {PATHS_VARIABLE: joined, "PYTHONPATH": os.pathsep.join(known)}
+    return {**_MALLOC, **os.environ, **ours}
 
 
 def _free_port(wanted: int) -> int:
