@@ -19,7 +19,7 @@ PATHS_VARIABLE = "OVERFLIGHT_PATHS"
 HOST = "127.0.0.1"
 DEFAULT_PORT = 8501
 _MALLOC = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
-"""For glibc, which else may keep freed arrays for each of Streamlit's many threads: 400 MB more were seen, and growing."""
+"""For glibc, which else may keep freed arrays for each of Streamlit's many threads: 400 MB more, and growing."""
 
 _APP = Path(__file__).with_name("app.py")
 
