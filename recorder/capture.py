@@ -11,6 +11,7 @@ from torch import nn
 
 from recorder.clock import Clock
 from recorder.compiled import Watched
+from recorder.device_rows import Row
 from recorder.frames import CallStack, OpenFrame, calls_under_way, record_of
 from recorder.gradient_capture import GradientCapture
 from recorder.guard import Guard
@@ -106,7 +107,7 @@ class Capture:
         if self._looked_again_in != owner.batch and _holds_nan_or_inf(owner.inputs):
             self._looked_again_in = owner.batch  # what follows in this batch follows from it
             self._meter.forget()
-        return [record for record in self._weights_of(parent) if record.statistics.flagged]
+        return [record for record in _known_numbers(self._weights_of(parent)) if record.statistics.flagged]
 
     def _is_nested(self, plan: ModulePlan, module: nn.Module) -> bool:
         """Whether the root calls itself. One that is left on the stack by an exception is no longer running."""
@@ -239,9 +240,15 @@ class Capture:
             frames[owner] = self._frame_of(owner, [*self._weights_of(owner), *owner.inputs])
             self._stream.exit(owner, frames[owner])
         self.stack.reset()
+        self._stream.flush()  # a dump follows, and what they hold may still be on a device
         return frames
 
 
-def _holds_nan_or_inf(records: list[TensorRecord]) -> bool:
+def _known_numbers(records: Sequence[TensorRecord]) -> list[TensorRecord]:
+    """Those whose numbers are read: beside a CPU tensor others may still wait on their device."""
+    return [record for record in records if not isinstance(record.statistics, Row)]
+
+
+def _holds_nan_or_inf(records: Sequence[TensorRecord]) -> bool:
     """Other than -inf, which a mask may have put there."""
-    return any(record.statistics.num_nan or record.statistics.num_posinf for record in records)
+    return any(record.statistics.num_nan or record.statistics.num_posinf for record in _known_numbers(records))

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pandas as pd
+import pytest
 import torch
 from torch import nn
 
@@ -170,3 +171,50 @@ def test_a_batch_that_is_not_traced_costs_nothing_when_sampling(tmp_path: Any) -
             model(torch.ones(1, 2)).sum().backward()
     assert [path.name.split("-")[1] for path in recorder.dumps] == ["batch000000", "batch000002"]
     assert set(read(recorder.run_dir).batch) == {0, 2}
+
+
+class OneOnTheCpu(nn.Module):
+    """A buffer whose numbers wait, as on a device, and from then on tensors that are read at once, as on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("scale", torch.ones(2))
+        self.inner = nn.Identity()
+        self.recorder: Recorder | None = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.recorder is not None
+        self.recorder._meter._defer = False
+        y: torch.Tensor = self.inner(x * float("nan"))
+        return y
+
+
+def test_a_bad_tensor_is_judged_beside_numbers_that_still_wait_on_a_device(tmp_path: Any) -> None:
+    model = OneOnTheCpu()
+    with Recorder(model, tmp_path, check="batch", phases=("forward",), on_overflow="warn") as recorder:
+        model.recorder = recorder
+        with pytest.warns(RuntimeWarning, match="nan in input 0 of inner"):
+            model(torch.ones(2))
+    assert len(recorder.dumps) == 1
+
+
+class Failing(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise KeyError("not a numeric fault")
+
+
+@pytest.mark.parametrize("check", ["frame", "batch"])
+def test_the_frames_that_an_exception_leaves_open_are_in_its_dump_with_their_weights(check: str, tmp_path: Any) -> None:
+    from recorder import read
+
+    model = nn.Sequential(nn.Linear(2, 2), Failing())
+    model.register_buffer("scale", torch.ones(2))
+    with (
+        pytest.raises(KeyError),
+        Recorder(model, tmp_path, check=check, phases=("forward",)) as recorder,
+    ):
+        model(torch.ones(1, 2))
+    rows = read(recorder.dumps[0])
+    assert {("", "buffer", "scale"), ("", "input", "0"), ("1", "input", "0")} <= set(
+        zip(rows.module, rows.role, rows.key, strict=True)
+    )
