@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -79,11 +80,11 @@ class BackwardAssembly:
     def _close(self, backward: BackwardFrame) -> Frame:
         backward.emitted = True
         self._under_way.pop(backward, None)
-        return backward.frame(self._clock.next_seq(), self._clock.now_ns())
+        return backward.frame(self._clock.next_seq(), time.time_ns())
 
     def _deliver_parameter(self, owner: OpenFrame, record: TensorRecord) -> Delivered:
         record = self._marked(owner, record)
-        frame = owner.frame(self._clock.next_seq(), self._clock.now_ns(), (record,))._replace(phase=Phase.BACKWARD)
+        frame = owner.frame(self._clock.next_seq(), time.time_ns(), (record,))._replace(phase=Phase.BACKWARD)
         return Delivered([frame], frame, record) if record.statistics.flagged else Delivered([frame])
 
 

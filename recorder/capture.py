@@ -12,7 +12,7 @@ from torch import nn
 from recorder.clock import Clock
 from recorder.compiled import Watched
 from recorder.device_rows import Row
-from recorder.frames import CallStack, OpenFrame, calls_under_way, record_of
+from recorder.frames import CallStack, OpenFrame, calls_under_way, record_of, standing_frame
 from recorder.gradient_capture import GradientCapture
 from recorder.guard import Guard
 from recorder.meter import Meter
@@ -198,7 +198,7 @@ class Capture:
         """Look at every parameter and buffer before the batch runs, also those whose module is never called."""
         for path, module, plan in modules:
             if plan.recorded and has_weights(module) and path == plan.paths[0]:
-                owner = self._standing(path, module, plan, training)
+                owner = standing_frame(self._clock, plan, module, path, training=training)
                 records = self._weights_of(owner)
                 if owner.flagged or self._meter.has_rows:
                     self._stream.push(Event(Moment.SCANNED, owner, self._frame_of(owner, records)))
@@ -207,15 +207,10 @@ class Capture:
         """Write the weights of modules that no hook passed in this batch."""
         for path, module, plan in modules:
             if not plan.calls and plan.recorded and has_weights(module) and path == plan.paths[0]:
-                owner = self._standing(path, module, plan, root.training)
+                owner = standing_frame(self._clock, plan, module, path, training=root.training)
                 records = self._weights_of(owner)
                 if records:
                     self._stream.exit(owner, self._frame_of(owner, records))
-
-    def _standing(self, path: str, module: nn.Module, plan: ModulePlan, training: bool) -> OpenFrame:
-        """A frame for what is looked at outside a module call."""
-        clock = self._clock
-        return OpenFrame(plan, module, path, 0, clock.current_batch, clock.step, training, False, None)
 
     def _frame_of(self, owner: OpenFrame, records: Sequence[TensorRecord]) -> Frame:
         return owner.frame(self._clock.next_seq(), time.time_ns(), tuple(records))

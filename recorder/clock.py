@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 
 
 class Clock:
@@ -24,7 +23,3 @@ class Clock:
 
     def next_seq(self) -> int:
         return next(self._seq)
-
-    @staticmethod
-    def now_ns() -> int:
-        return time.time_ns()

@@ -7,7 +7,7 @@ import math
 import torch
 
 from recorder.records import NOT_MEASURED, Statistics
-from recorder.unwrap import strided_parts, to_reducible
+from recorder.unwrap import smallest_normal, strided_parts, to_reducible
 
 ROWS = 2048
 """Rows a buffer holds; a further buffer is made when it is full."""
@@ -98,11 +98,7 @@ def _subnormals(sizes: torch.Tensor, zeros: torch.Tensor, dtype: torch.dtype) ->
         return sizes.new_full((), math.nan)
     if not dtype.is_floating_point:
         return torch.zeros_like(zeros)
-    try:
-        smallest = torch.finfo(dtype).smallest_normal
-    except (TypeError, RuntimeError):
-        smallest = 1.0  # E2M1: the one subnormal is 0.5
-    return (sizes < smallest).sum() - zeros
+    return (sizes < smallest_normal(dtype)).sum() - zeros
 
 
 def _statistics(row: list[float], full: bool) -> Statistics:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from recorder.clock import Clock
 from recorder.meter import Measured
 from recorder.modules import ModulePlan
 from recorder.records import Frame, TensorRecord
@@ -83,6 +84,13 @@ class OpenFrame:
             self.recompute,
             records,
         )
+
+
+def standing_frame(
+    clock: Clock, plan: ModulePlan, module: nn.Module, path: str, *, training: bool, call: int = 0
+) -> OpenFrame:
+    """A frame for what is looked at outside a module call: weights before a batch or after a step, a gradient."""
+    return OpenFrame(plan, module, path, call, clock.current_batch, clock.step, training, False, None)
 
 
 class CallStack(threading.local):

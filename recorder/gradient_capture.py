@@ -10,7 +10,7 @@ from torch import nn
 
 from recorder.backward import Arrival, BackwardAssembly
 from recorder.clock import Clock
-from recorder.frames import OpenFrame, record_of
+from recorder.frames import OpenFrame, record_of, standing_frame
 from recorder.gradients import BackwardFrame, GradientHook, GradientWatch
 from recorder.guard import Guard
 from recorder.meter import Meter
@@ -104,7 +104,7 @@ class GradientCapture:
         if not plan.calls and clock.batch >= 0:
             self._uncalled(path, name, module, plan, clock.batch)
         call = max(plan.calls.get(path, 0) - 1, 0)
-        owner = OpenFrame(plan, module, path, call, clock.current_batch, clock.step, module.training, False, None)
+        owner = standing_frame(clock, plan, module, path, training=module.training, call=call)
         self._push(Event(Moment.GRADIENT, owner, arrival=Arrival((), record, owner)))
 
     def _push(self, event: Event) -> None:

@@ -25,7 +25,6 @@ class Measured(NamedTuple):
     layout: Layout
     statistics: Statistics | Row
     flagged: bool
-    device: torch.device | None = None
 
 
 class _Remembered(NamedTuple):
@@ -126,7 +125,7 @@ class Meter:
         if not isinstance(row, Row):
             return Measured(layout, row, row.flagged)
         self.has_rows = True
-        return Measured(layout, row, False, tensor.device)
+        return Measured(layout, row, False)
 
 
 def _reference_to(tensor: torch.Tensor) -> Callable[[], torch.Tensor | None]:

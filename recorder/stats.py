@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import torch
 
 from recorder.records import NOT_MEASURED, Statistics
-from recorder.unwrap import strided_parts, to_reducible
+from recorder.unwrap import smallest_normal, strided_parts, to_reducible
 
 PIECE = 1 << 19
 """Elements reduced at a time. `abs()` needs a temporary: one that stays in cache costs an eighth of a fresh one."""
@@ -156,7 +156,7 @@ class Totals:
         self._high = max(self._high, high.item())
         if self._full:
             self._add_moments(values)
-            if lowest < _smallest_normal(piece.dtype):
+            if lowest < smallest_normal(piece.dtype):
                 self._add_small(piece.dtype, sizes)
 
     def add_zeros(self, count: int) -> None:
@@ -193,17 +193,7 @@ class Totals:
         zeros = sizes.numel() - int(sizes.count_nonzero().item())
         self._zeros += zeros
         if dtype.is_floating_point:
-            self._subnormals += int((sizes < _smallest_normal(dtype)).sum().item()) - zeros
-
-
-def _smallest_normal(dtype: torch.dtype) -> float:
-    """Below this an element of the dtype is subnormal or zero; for what has no subnormals, the least above zero."""
-    if not dtype.is_floating_point:
-        return math.ulp(0.0)
-    try:
-        return float(torch.finfo(dtype).smallest_normal)
-    except (TypeError, RuntimeError):
-        return 1.0  # E2M1: the one subnormal is 0.5
+            self._subnormals += int((sizes < smallest_normal(dtype)).sum().item()) - zeros
 
 
 EMPTY = Statistics(None, None, None, None, 0, 0, 0)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
 
 from recorder.clock import Clock
-from recorder.frames import OpenFrame, record_of
+from recorder.frames import record_of, standing_frame
 from recorder.guard import Guard
 from recorder.hooks import HookedModel
 from recorder.meter import Meter
@@ -124,6 +125,6 @@ class StepCapture:
 
     def _push(self, path: str, module: torch.nn.Module, plan: ModulePlan, records: list[TensorRecord]) -> None:
         clock = self._clock
-        owner = OpenFrame(plan, module, path, 0, clock.current_batch, clock.step, module.training, False, None)
-        frame = owner.frame(clock.next_seq(), clock.now_ns(), tuple(records))._replace(phase=Phase.OPTIMIZER)
+        owner = standing_frame(clock, plan, module, path, training=module.training)
+        frame = owner.frame(clock.next_seq(), time.time_ns(), tuple(records))._replace(phase=Phase.OPTIMIZER)
         self._stream.push(Event(Moment.STEPPED, owner, frame))

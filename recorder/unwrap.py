@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -50,6 +51,16 @@ def to_reducible(piece: torch.Tensor) -> torch.Tensor:
     if piece.dtype.is_floating_point:
         return piece.to(torch.float32)
     return piece.to(_widest(piece.device))
+
+
+def smallest_normal(dtype: torch.dtype) -> float:
+    """Below this an element of the dtype is subnormal or zero; for what has no subnormals, the least above zero."""
+    if not dtype.is_floating_point:
+        return math.ulp(0.0)
+    try:
+        return float(torch.finfo(dtype).smallest_normal)
+    except (TypeError, RuntimeError):
+        return 1.0  # E2M1: the one subnormal is 0.5
 
 
 def _widest(device: torch.device) -> torch.dtype:
