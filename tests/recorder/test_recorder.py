@@ -364,12 +364,12 @@ def test_a_tensor_that_lies_about_itself_is_recorded_without_numbers(tmp_path: P
     assert row[["abs_min", "abs_max", "num_nan"]].isna().all()
 
 
-def test_a_recorder_that_is_forgotten_detaches_when_the_model_goes(tmp_path: Path) -> None:
+def test_what_an_open_recorder_has_recorded_can_be_read_from_its_ring(tmp_path: Path) -> None:
     model = model_with()
-    Recorder(model, tmp_path)
-    run(model, 1)
-    [run_dir] = tmp_path.iterdir()
-    assert set(read(run_dir).batch) == {0}
+    with Recorder(model, tmp_path):
+        run(model, 1)
+        [run_dir] = tmp_path.iterdir()
+        assert set(read(run_dir).batch) == {0}
 
 
 def test_the_public_names_are_handed_on() -> None:
